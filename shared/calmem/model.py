@@ -1,0 +1,251 @@
+"""The values that pass between calmem's parts. All frozen, all keyword-only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+Role = Literal["user", "assistant", "tool", "system"]
+ROLES: tuple[Role, ...] = ("user", "assistant", "tool", "system")
+Style = Literal["list", "prose"]
+STYLES: tuple[Style, ...] = ("list", "prose")
+
+
+class Tier(StrEnum):
+    """How much may be injected. `off`: the user's memory is switched off."""
+
+    FULL = "full"
+    REDUCED = "reduced"
+    MINIMAL = "minimal"
+    FACTS_ONLY = "facts_only"
+    OFF = "off"
+
+
+class Lane(StrEnum):
+    """Which queue a message is indexed through; live goes before backfill."""
+
+    LIVE = "live"
+    BACKFILL = "backfill"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewMessage:
+    """One checked and sanitised turn on its way into the database."""
+
+    user_id: str
+    session_id: str
+    message_id: str
+    role: Role
+    content: str
+    name: str | None
+    created_at: datetime  # aware, UTC
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """Answer of `record`. With memory off `stored` is false, `seq` is None and no row exists."""
+
+    message_id: str
+    seq: int | None
+    created: bool
+    stored: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One stored turn as its user may read it."""
+
+    message_id: str
+    session_id: str
+    seq: int
+    role: Role
+    name: str | None
+    content: str
+    created_at: datetime
+    metadata: Mapping[str, Any]
+    indexed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    session_id: str
+    messages: int
+    first_at: datetime | None
+    last_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class User:
+    """What is known of a user. `key` keys the hashes of their word postings."""
+
+    user_no: int
+    user_id: str
+    memory_on: bool
+    time_zone: str
+    key: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Half-open range of Unicode code points `[start, end)` in a message's content."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseHit:
+    chunk_no: int
+    cosine: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordHit:
+    """`bm25` > 0; `matched` lists which of the query's tokens (by position) the chunk has."""
+
+    chunk_no: int
+    bm25: float
+    matched: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A piece of one message, loaded and scored, that may go into the block."""
+
+    chunk_no: int
+    message_id: str
+    session_id: str
+    seq: int
+    role: Role
+    name: str | None
+    created_at: datetime
+    start: int
+    end: int
+    text: str  # content[start:end]
+    score: float = 0.0
+    scores: Mapping[str, float] = field(default_factory=dict)  # cosine, bm25, neighbour …
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    fact_id: int
+    session_id: str
+    category: str
+    key: str
+    value: str
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+    source: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactVersion:
+    """An earlier value of a fact. `removed`: it was forgotten, not replaced."""
+
+    value: str
+    category: str
+    written_at: datetime
+    superseded_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Limits of one tier, in tokens as the block counts them (see `calmem.budget.tokens`)."""
+
+    tier: Tier
+    episodes: int
+    block: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A rendered MOIM block, `text` == "" when there is nothing to inject (tier off)."""
+
+    text: str
+    tokens: int
+    facts_left_out: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recall:
+    """Answer of `recall`. `items` are ranked, best first; the block shows them oldest first."""
+
+    block: str
+    tokens: int
+    tier: Tier
+    fill_ratio: float
+    items: Sequence[Item]
+    facts: Sequence[Fact]
+    degraded: str | None
+    timings_ms: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchIndex:
+    """One generation of the index: one model, one way of chunking."""
+
+    index_no: int
+    model: str
+    dimension: int | None  # None until the first worker has loaded the model
+    chunk_chars: int
+    overlap_chars: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A message leased to one worker."""
+
+    message_no: int
+    user_no: int
+    session_no: int
+    seq: int
+    index_no: int
+    name: str | None
+    role: Role
+    content: str
+    created_at: datetime
+    user_key: bytes
+    attempts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewChunk:
+    """A chunk ready to be written; `vector` is None until it has been embedded."""
+
+    span: Span
+    tokens: Sequence[int]
+    vector: Any = None  # numpy float32 (dimension,) or None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedMessage:
+    message_id: str
+    user_id: str
+    session_id: str
+    attempts: int
+    error: str
+    failed_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueState:
+    """What is waiting. `oldest_seconds` is the age of the oldest pending message, 0.0 if none."""
+
+    pending: int
+    pending_by_lane: Mapping[Lane, int]
+    leased: int
+    failed: int
+    oldest_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """Counts of what a deletion removed, per kind (`messages`, `chunks`, `facts`, `sessions`, …)."""
+
+    removed: Mapping[str, int]

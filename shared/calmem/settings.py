@@ -1,0 +1,92 @@
+"""Every default of calmem in one frozen value; the only reader of the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from calmem.errors import InvalidInput
+
+PREFIX = "CALMEM_"
+
+
+def _setting(default: Any, meaning: str, *, secret: bool = False) -> Any:
+    return field(default=default, metadata={"meaning": meaning, "secret": secret})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One field per setting; the environment variable is `CALMEM_` + the field's name in capitals."""
+
+    database_url: str = _setting("", "Postgres with pgvector, postgresql://…; empty: the embedded one of `calmem up`", secret=True)
+    redis_url: str = _setting("", "Redis of the queue, redis://… or unix://…; empty: the embedded one", secret=True)
+    model: str = _setting("sentence-transformers/all-MiniLM-L6-v2", "embedding model of a new index")
+    model_path: str = _setting("", "directory with model.onnx and tokenizer files; before bundled and downloaded ones")
+    data_dir: str = _setting("~/.calmem", "embedded servers' data, prepared models")
+    log_level: str = _setting("info", "debug, info, warning or error")
+    log_text: bool = _setting(False, "write message text into logs (debugging only)")
+    embed_threads: int = _setting(1, "threads of the embedding runtime per process")
+    host: str = _setting("127.0.0.1", "address the services bind to")
+    ingest_port: int = _setting(8101, "port of the ingest service")
+    retrieval_port: int = _setting(8102, "port of the retrieval service")
+    pool_size: int = _setting(10, "database connections per process")
+    pool_wait_seconds: float = _setting(5.0, "longest wait for a database connection")
+    connect_timeout_seconds: int = _setting(5, "longest wait for a new database connection")
+    message_bytes: int = _setting(1_048_576, "largest message, bytes of UTF-8")
+    batch_messages: int = _setting(1_000, "most messages in one record_many")
+    chunk_chars: int = _setting(1_000, "longest chunk, code points")
+    overlap_chars: int = _setting(200, "overlap of neighbouring chunks, code points")
+    claim_messages: int = _setting(64, "messages a worker leases at once")
+    lease_seconds: float = _setting(60.0, "a worker's lease on its messages")
+    max_attempts: int = _setting(5, "attempts before a message is set aside")
+    sweep_seconds: float = _setting(5.0, "pause between two rounds of the sweeper")
+    degraded_after_seconds: float = _setting(120.0, "age of the oldest pending message at which /readyz reports degraded")
+    recall_deadline_ms: int = _setting(300, "time a recall may take; it answers with what it has")
+    min_cosine: float = _setting(0.4, "least cosine of a hit found by meaning alone")
+    candidates: int = _setting(200, "hits taken from each arm of the search")
+    full_episode_tokens: int = _setting(900, "tier full: tokens of episodes")
+    full_block_tokens: int = _setting(1_200, "tier full: tokens of the whole block")
+    reduced_episode_tokens: int = _setting(400, "tier reduced: tokens of episodes")
+    reduced_block_tokens: int = _setting(700, "tier reduced: tokens of the whole block")
+    minimal_episode_tokens: int = _setting(130, "tier minimal: tokens of episodes")
+    minimal_block_tokens: int = _setting(450, "tier minimal: tokens of the whole block")
+    facts_block_tokens: int = _setting(300, "tier facts_only: tokens of the whole block")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Read `CALMEM_…`; an empty variable counts as not set.
+
+        Raises InvalidInput naming the variable when a value has the wrong type or range.
+        """
+        env = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        for setting in fields(cls):
+            raw = env.get(PREFIX + setting.name.upper(), "")
+            if raw != "":
+                values[setting.name] = _parse(PREFIX + setting.name.upper(), raw, type(setting.default))
+        return cls(**values)
+
+    @property
+    def data_path(self) -> Path:
+        return Path(self.data_dir).expanduser()
+
+
+def _parse(name: str, raw: str, kind: type) -> Any:
+    if kind is bool:
+        if raw.lower() in ("1", "true", "yes", "on"):
+            return True
+        if raw.lower() in ("0", "false", "no", "off"):
+            return False
+        raise InvalidInput(name, f"must be true or false, not {raw!r}")
+    if kind in (int, float):
+        try:
+            number = kind(raw)
+        except ValueError as exc:
+            raise InvalidInput(name, f"must be a number, not {raw!r}") from exc
+        if not 0 <= number < float("inf"):
+            raise InvalidInput(name, f"must be a number of 0 or more, not {raw!r}")
+        return number
+    return raw

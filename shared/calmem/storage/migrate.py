@@ -1,0 +1,66 @@
+"""Numbered SQL files, forward only, each applied once, under an advisory lock."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import psycopg
+
+from calmem.errors import PermanentError, TransientError
+
+# Any fixed number that nobody else locks; two migrating processes take turns on it.
+_LOCK = 4_742_020_001
+
+_APPLIED = """
+CREATE TABLE IF NOT EXISTS schema_migrations (
+    name text PRIMARY KEY,
+    applied_at timestamptz NOT NULL DEFAULT now()
+)
+"""
+
+_FIRST_INDEX = """
+INSERT INTO search_indexes (model, chunk_chars, overlap_chars, state)
+SELECT %(model)s, %(chunk_chars)s, %(overlap_chars)s, 'active'
+WHERE NOT EXISTS (SELECT 1 FROM search_indexes)
+"""
+
+
+def migrations() -> list[tuple[str, str]]:
+    """(name, SQL) of every migration, in the order they are applied."""
+    folder = resources.files("calmem.storage") / "migrations"
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
+    return [(f.name.removesuffix(".sql"), f.read_text("utf-8")) for f in files]
+
+
+def migrate(
+    database_url: str,
+    *,
+    model: str = "sentence-transformers/all-MiniLM-L6-v2",
+    chunk_chars: int = 1_000,
+    overlap_chars: int = 200,
+) -> list[str]:
+    """Bring the database to the newest schema; returns the names applied now (empty: up to date).
+
+    All or nothing: one transaction. A database without an index gets its first one, for `model` with
+    that chunking. Raises TransientError when the server cannot be reached and PermanentError when
+    pgvector is missing.
+    """
+    try:
+        with psycopg.connect(database_url, connect_timeout=10, autocommit=False) as conn:
+            conn.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+            conn.execute(_APPLIED)
+            done = {name for (name,) in conn.execute("SELECT name FROM schema_migrations")}
+            applied = []
+            for name, sql in migrations():
+                if name in done:
+                    continue
+                conn.execute(sql.encode("utf-8"))
+                conn.execute("INSERT INTO schema_migrations (name) VALUES (%s)", (name,))
+                applied.append(name)
+            index = {"model": model, "chunk_chars": chunk_chars, "overlap_chars": overlap_chars}
+            conn.execute(_FIRST_INDEX, index)
+            return applied
+    except psycopg.errors.FeatureNotSupported as exc:
+        raise PermanentError("this Postgres has no pgvector: install the extension `vector`, then migrate again") from exc
+    except psycopg.OperationalError as exc:
+        raise TransientError("the database cannot be reached") from exc

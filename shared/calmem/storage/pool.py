@@ -1,0 +1,91 @@
+"""Connections: one pool per process, one transaction per `connection()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.rows import TupleRow
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
+
+from calmem.errors import PermanentError, TransientError
+from calmem.settings import Settings
+
+Connection: TypeAlias = psycopg.Connection[TupleRow]
+
+# The schema of a database that has not been migrated; retrying does not help, saying so does.
+_NOT_MIGRATED = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedObject)
+
+
+class Database:
+    """A pool of connections to one database. Safe to share between threads.
+
+    Every outage (server away, pool empty, statement over its time) is a TransientError.
+    """
+
+    def __init__(self, settings: Settings, *, database_url: str | None = None) -> None:
+        url = database_url if database_url is not None else settings.database_url
+        if not url:
+            raise PermanentError("no database: set CALMEM_DATABASE_URL (postgresql://…) or start one with `calmem up`")
+        self._wait = settings.pool_wait_seconds
+        self._pool: ConnectionPool[Connection] = ConnectionPool(
+            url,
+            min_size=1,
+            max_size=settings.pool_size,
+            timeout=settings.pool_wait_seconds,
+            open=False,
+            # A connection that died with its server is found before it is handed out.
+            check=ConnectionPool.check_connection,
+            reconnect_timeout=settings.pool_wait_seconds,
+            kwargs={
+                "connect_timeout": settings.connect_timeout_seconds,
+                "application_name": "calmem",
+                # pgbouncer in transaction mode keeps no statement between two transactions.
+                "prepare_threshold": None,
+                "options": "-c timezone=UTC",
+            },
+            name="calmem",
+        )
+
+    def open(self) -> None:
+        """Start the pool; returns at once, the first `connection()` waits for the server."""
+        self._pool.open(wait=False)
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def __enter__(self) -> Database:
+        self.open()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    @contextmanager
+    def connection(self, timeout: float | None = None) -> Iterator[Connection]:
+        """One transaction: committed at the end, rolled back on an exception.
+
+        `timeout`: seconds to wait for a free connection. Raises TransientError on any outage.
+        """
+        try:
+            with self._pool.connection(timeout=self._wait if timeout is None else timeout) as conn:
+                yield conn
+        except (PoolTimeout, TooManyRequests) as exc:
+            raise TransientError("no database connection became free in time") from exc
+        except PoolClosed as exc:
+            raise TransientError("the database pool is closed") from exc
+        except pg.QueryCanceled as exc:
+            raise TransientError("the database took longer than the time allowed") from exc
+        except (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable) as exc:
+            raise TransientError("the database asked to try again") from exc
+        except _NOT_MIGRATED as exc:
+            raise PermanentError("the database has not been set up: run `calmem db migrate`") from exc
+        except (psycopg.OperationalError, psycopg.InterfaceError) as exc:
+            raise TransientError("the database cannot be reached") from exc
+
+    def stats(self) -> dict[str, int]:
+        """Counters of the pool, as psycopg_pool names them (`pool_size`, `pool_available`, …)."""
+        return dict(self._pool.get_stats())

@@ -8,6 +8,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 Role = Literal["user", "assistant", "tool", "system"]
 ROLES: tuple[Role, ...] = ("user", "assistant", "tool", "system")
 Style = Literal["list", "prose"]
@@ -193,6 +196,7 @@ class SearchIndex:
     index_no: int
     model: str
     dimension: int | None  # None until the first worker has loaded the model
+    probe: NDArray[np.float32] | None  # (dimension,), the vector of a fixed sentence; None like dimension
     chunk_chars: int
     overlap_chars: int
 
@@ -220,7 +224,7 @@ class NewChunk:
 
     span: Span
     tokens: Sequence[int]
-    vector: Any = None  # numpy float32 (dimension,) or None
+    vector: NDArray[np.float32] | None = None  # (dimension,)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,7 +89,9 @@ CREATE TABLE chunks (
     end_char   integer NOT NULL,
     -- keyed 64-bit hashes of the words, one entry per occurrence
     tokens     bigint[] NOT NULL,
-    PRIMARY KEY (user_no, index_no, chunk_no),
+    n_tokens   integer GENERATED ALWAYS AS (cardinality(tokens)) STORED,
+    -- covers the count and mean length that BM25 needs
+    PRIMARY KEY (user_no, index_no, chunk_no) INCLUDE (n_tokens),
     FOREIGN KEY (user_no, message_no) REFERENCES messages ON DELETE CASCADE,
     CHECK (end_char > start_char)
 );

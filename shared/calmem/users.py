@@ -1,0 +1,131 @@
+"""Use case: users, their off switch and time zone, what they have, and deleting it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zoneinfo
+
+from calmem import text
+from calmem.errors import Forbidden, InvalidInput, NotFound
+from calmem.model import Message, Receipt, Session, User
+from calmem.storage import messages, users
+from calmem.storage.pool import Connection, Database
+
+PAGE = 100
+MAX_PAGE = 1_000
+
+
+class Users:
+    """Reads, changes and deletes what belongs to a user. Safe to share between threads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def get(self, user_id: str) -> User:
+        """Raises NotFound for a user who was never seen."""
+        with self._database.connection() as conn:
+            return _user(conn, user_id)
+
+    def put(self, user_id: str, *, memory: str | None = None, time_zone: str | None = None) -> User:
+        """Create the user or change what is given: `memory` "on" or "off", `time_zone` an IANA name.
+
+        With memory off nothing is written, read or injected; what was there stays until it is deleted.
+        """
+        user_id = text.clean_id(user_id, field="user_id")
+        if memory is not None and memory not in ("on", "off"):
+            raise InvalidInput("memory", 'must be "on" or "off"')
+        if time_zone is not None:
+            check_zone(time_zone)
+        with self._database.connection() as conn:
+            updated = None
+            while updated is None:  # again only if the user is deleted between the two statements
+                user = users.ensure_user(conn, user_id)
+                memory_on = None if memory is None else memory == "on"
+                updated = users.update_user(conn, user.user_no, memory_on=memory_on, time_zone=time_zone)
+            return updated
+
+    def delete_user(self, user_id: str) -> Receipt:
+        """Remove everything of the user, also what a worker is embedding now; counts per kind."""
+        with self._database.connection() as conn:
+            return Receipt(removed=users.delete_user(conn, _user(conn, user_id).user_no))
+
+    def delete_session(self, user_id: str, session_id: str) -> Receipt:
+        with self._database.connection() as conn:
+            user_no, session_no = _session(conn, user_id, session_id)
+            return Receipt(removed=users.delete_session(conn, user_no, session_no))
+
+    def delete_message(self, user_id: str, message_id: str) -> Receipt:
+        message_id = text.clean_id(message_id, field="message_id")
+        with self._database.connection() as conn:
+            removed = users.delete_message(conn, _user(conn, user_id).user_no, message_id)
+            if removed is None:
+                raise NotFound("message_id: this user has no such message; nothing was removed")
+            return Receipt(removed=removed)
+
+    def sessions(
+        self, user_id: str, *, cursor: str | None = None, limit: int = PAGE
+    ) -> tuple[list[Session], str | None]:
+        """One page of the user's sessions, oldest first, and the cursor of the next page or None."""
+        with self._database.connection() as conn:
+            user = _user(conn, user_id)
+            after, limit = _page(cursor, limit)
+            rows = users.list_sessions(conn, user.user_no, after=after, limit=limit + 1)
+        following = _cursor(rows[limit - 1][0]) if len(rows) > limit else None
+        return [session for _, session in rows[:limit]], following
+
+    def messages(
+        self, user_id: str, session_id: str, *, cursor: str | None = None, limit: int = PAGE
+    ) -> tuple[list[Message], str | None]:
+        """One page of a session's messages by seq, and the cursor of the next page or None."""
+        with self._database.connection() as conn:
+            user_no, session_no = _session(conn, user_id, session_id)
+            after, limit = _page(cursor, limit)
+            rows = messages.list_messages(
+                conn, user_no=user_no, session_no=session_no, session_id=session_id, after=after, limit=limit + 1
+            )
+        following = _cursor(rows[limit - 1].seq) if len(rows) > limit else None
+        return rows[:limit], following
+
+
+def check_zone(name: str) -> zoneinfo.ZoneInfo:
+    """The time zone of an IANA name. Raises InvalidInput for any other."""
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, TypeError) as exc:
+        raise InvalidInput("time_zone", "must be an IANA name such as Asia/Shanghai or Europe/Berlin") from exc
+
+
+def _user(conn: Connection, user_id: str) -> User:
+    user = users.get_user(conn, text.clean_id(user_id, field="user_id"))
+    if user is None:
+        raise NotFound("user_id: no such user")
+    return user
+
+
+def _session(conn: Connection, user_id: str, session_id: str) -> tuple[int, int]:
+    user = _user(conn, user_id)
+    session = users.session_owner(conn, text.clean_id(session_id, field="session_id"))
+    if session is None:
+        raise NotFound("session_id: this user has no such session")
+    if session[0] != user.user_no:
+        raise Forbidden("session_id: this session is not this user's")
+    return session
+
+
+def _page(cursor: str | None, limit: int) -> tuple[int, int]:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_PAGE:
+        raise InvalidInput("limit", f"must be a whole number from 1 to {MAX_PAGE}")
+    if cursor is None:
+        return 0, limit
+    try:
+        after = int.from_bytes(base64.b16decode(cursor), "big")
+    except (ValueError, binascii.Error, TypeError) as exc:
+        raise InvalidInput("cursor", "must be the `next_cursor` of an earlier page") from exc
+    if after >= 2**63:
+        raise InvalidInput("cursor", "must be the `next_cursor` of an earlier page")
+    return after, limit
+
+
+def _cursor(after: int) -> str:
+    return base64.b16encode(after.to_bytes(8, "big")).decode("ascii")

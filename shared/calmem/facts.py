@@ -7,7 +7,7 @@ import re
 from datetime import datetime
 
 from calmem import text
-from calmem.errors import Forbidden, InvalidInput, NotFound
+from calmem.errors import InvalidInput, NotFound
 from calmem.model import Fact, FactVersion, Receipt
 from calmem.storage import facts, users
 from calmem.storage.pool import Connection, Database
@@ -51,11 +51,10 @@ class Facts:
             user = users.ensure_user(conn, user_id)
             if not user.memory_on:
                 return None
-            owner, session_no, _ = users.lock_session(conn, user.user_no, session_id)
-            _own(owner, user.user_no)
+            session_no, _ = users.lock_session(conn, user.user_no, session_id)
             return facts.put_fact(
                 conn,
-                user_no=owner,
+                user_no=user.user_no,
                 session_no=session_no,
                 category=label,
                 key=key,
@@ -87,7 +86,7 @@ class Facts:
             if user is None or not user.memory_on:
                 return []
             if session_id is not None:
-                _own_session(conn, user.user_no, session_id)
+                users.own_session(conn, user.user_no, session_id)
             found = facts.find_facts(conn, user.user_no, category=category, session_id=session_id)
         if pattern is None:
             return found
@@ -123,22 +122,9 @@ def _key(key: str) -> str:
     return cleaned
 
 
-def _own(owner: int, user_no: int) -> None:
-    if owner != user_no:
-        raise Forbidden("session_id: this session is not this user's; choose another id")
-
-
-def _own_session(conn: Connection, user_no: int, session_id: str) -> int | None:
-    session = users.session_owner(conn, session_id)
-    if session is None:
-        return None
-    _own(session[0], user_no)
-    return session[1]
-
-
 def _existing(conn: Connection, user_id: str, session_id: str) -> tuple[int, int]:
     user = users.get_user(conn, user_id)
-    session_no = None if user is None else _own_session(conn, user.user_no, session_id)
+    session_no = None if user is None else users.own_session(conn, user.user_no, session_id)
     if user is None or session_no is None:
         raise NotFound("session_id: this user has no such session")
     return user.user_no, session_no

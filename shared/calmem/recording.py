@@ -167,10 +167,8 @@ def _lock_sessions(
             raise Forbidden("session_id: one session cannot belong to two users")
         if message.session_id in locked:
             continue
-        owner, session_no, last_seq = users.lock_session(conn, user_no, message.session_id)
-        if owner != user_no:
-            raise Forbidden("session_id: this session is not this user's; choose another id")
-        locked[message.session_id] = ((owner, session_no), last_seq)
+        session_no, last_seq = users.lock_session(conn, user_no, message.session_id)
+        locked[message.session_id] = ((user_no, session_no), last_seq)
     return locked
 
 

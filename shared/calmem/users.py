@@ -7,7 +7,7 @@ import binascii
 import zoneinfo
 
 from calmem import text
-from calmem.errors import Forbidden, InvalidInput, NotFound
+from calmem.errors import InvalidInput, NotFound
 from calmem.model import Message, Receipt, Session, User
 from calmem.storage import messages, users
 from calmem.storage.pool import Connection, Database
@@ -105,12 +105,10 @@ def _user(conn: Connection, user_id: str) -> User:
 
 def _session(conn: Connection, user_id: str, session_id: str) -> tuple[int, int]:
     user = _user(conn, user_id)
-    session = users.session_owner(conn, text.clean_id(session_id, field="session_id"))
-    if session is None:
+    session_no = users.own_session(conn, user.user_no, text.clean_id(session_id, field="session_id"))
+    if session_no is None:
         raise NotFound("session_id: this user has no such session")
-    if session[0] != user.user_no:
-        raise Forbidden("session_id: this session is not this user's")
-    return session
+    return user.user_no, session_no
 
 
 def _page(cursor: str | None, limit: int) -> tuple[int, int]:

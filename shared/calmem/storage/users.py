@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping
 from datetime import datetime
 
+from calmem.errors import Forbidden
 from calmem.model import Session, User
 from calmem.storage.pool import Connection
 
@@ -52,23 +53,35 @@ def _user(row: tuple[object, ...]) -> User:
 _SESSION_OWNER = "SELECT user_no, session_no FROM sessions WHERE session_id = %s"
 
 
-def session_owner(conn: Connection, session_id: str) -> tuple[int, int] | None:
-    """(user_no, session_no) of a session, None when it does not exist."""
+def own_session(conn: Connection, user_no: int, session_id: str) -> int | None:
+    """session_no of the user's session, None when nobody has it. Raises Forbidden when it is another user's."""
     row = conn.execute(_SESSION_OWNER, (session_id,)).fetchone()
-    return None if row is None else (row[0], row[1])
+    if row is None:
+        return None
+    _refuse_foreign(row[0], user_no)
+    return int(row[1])
+
+
+def _refuse_foreign(owner: int, user_no: int) -> None:
+    if owner != user_no:
+        raise Forbidden("session_id: this session is not this user's; choose another id")
 
 
 _LOCK_SESSION = "SELECT user_no, session_no, last_seq FROM sessions WHERE session_id = %s FOR NO KEY UPDATE"
 _CREATE_SESSION = "INSERT INTO sessions (user_no, session_id) VALUES (%s, %s) ON CONFLICT (session_id) DO NOTHING"
 
 
-def lock_session(conn: Connection, user_no: int, session_id: str) -> tuple[int, int, int]:
-    """(owner's user_no, session_no, last_seq), created when new; one recorder at a time until commit."""
+def lock_session(conn: Connection, user_no: int, session_id: str) -> tuple[int, int]:
+    """(session_no, last_seq) of the user's session, created when new; one recorder at a time until commit.
+
+    Raises Forbidden when the session is another user's.
+    """
     row = conn.execute(_LOCK_SESSION, (session_id,)).fetchone()
     while row is None:
         conn.execute(_CREATE_SESSION, (user_no, session_id))
         row = conn.execute(_LOCK_SESSION, (session_id,)).fetchone()
-    return row[0], row[1], row[2]
+    _refuse_foreign(row[0], user_no)
+    return row[1], row[2]
 
 
 _SESSIONS = """

@@ -134,7 +134,7 @@ class Recaller:
         clock = _Clock(self._settings.recall_deadline_ms)
 
         def open_memory(conn: Connection) -> tuple[User | None, Scope | None, SearchIndex, list[Fact], bool]:
-            search.limit_time(conn, int(clock.left() * 1_000))
+            search.bound_reads(conn, int(clock.left() * 1_000))
             index = indexes.active_index(conn)
             user = users.get_user(conn, asked.user_id)
             session_no = users.own_session(conn, -1 if user is None else user.user_no, session_id)
@@ -200,7 +200,7 @@ class Recaller:
         clock = _Clock(self._settings.recall_deadline_ms)
 
         def open_memory(conn: Connection) -> tuple[User | None, int | None, SearchIndex]:
-            search.limit_time(conn, int(clock.left() * 1_000))
+            search.bound_reads(conn, int(clock.left() * 1_000))
             index = indexes.active_index(conn)
             user = users.get_user(conn, asked.user_id)
             if user is None or not user.memory_on or asked.session_id is None:
@@ -253,7 +253,7 @@ class Recaller:
         vector = clock.stage("embed", lambda: embedder.embed_query(query))
 
         def scan(conn: Connection) -> list[DenseHit]:
-            search.limit_time(conn, int(clock.left() * 1_000))
+            search.bound_reads(conn, int(clock.left() * 1_000))
             return search.dense(conn, scope, vector, self._settings.candidates)
 
         return clock.stage("dense", lambda: self._read(clock, scan))
@@ -265,7 +265,7 @@ class Recaller:
         tokens = words.key_tokens(user.key, [word.word for word in asked])
 
         def match(conn: Connection) -> list[WordHit]:
-            search.limit_time(conn, int(clock.left() * 1_000))
+            search.bound_reads(conn, int(clock.left() * 1_000))
             return search.words(conn, scope, tokens, [word.weight for word in asked], self._settings.candidates)
 
         return clock.stage("words", lambda: self._read(clock, match))

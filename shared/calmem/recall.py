@@ -166,7 +166,6 @@ class Recaller:
                 ranked,
                 k=asked.k,
                 facts=remembered,
-                session_id=session_id,
                 zone=zone,
                 limits=limits,
                 style=style,

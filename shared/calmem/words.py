@@ -1,0 +1,176 @@
+"""Words of texts and queries, and their keyed hashes. Pure, no language setting anywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import Stemmer
+
+Script = Literal["latin", "cjk", "other"]
+
+MAX_QUERY_WORDS = 62
+# Nobody asks for the middle of a longer one; hashes of base64 blobs are not words.
+_LONGEST_WORD = 64
+
+# Scripts written without spaces: Han, kana, Thai, Lao, Myanmar, Khmer.
+_UNSPACED = "\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\U00020000-\U0003ffff"
+_HANGUL = "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"
+_RUN = re.compile(f"[{_UNSPACED}]+|[^\\W_{_UNSPACED}]+", re.UNICODE)
+# Letters and digits held together by the punctuation of addresses, paths, versions, ticket numbers and names in code.
+_IDENTIFIER = re.compile(r"[/~@#]?[^\W_]+(?:[-_./:@#+\\]+[^\W_]+)+|[^\W\d_]+\d[^\W_]*|\d+[^\W\d_][^\W_]*|\d{4,}")
+_SEPARATORS = re.compile(r"[\W_]+")
+_CJK_RUN = re.compile(f"[{_UNSPACED}]")
+_ALPHABETIC = re.compile(f"[^\\W\\d_{_UNSPACED}]")
+
+_ENGLISH_STOP = frozenset(
+    """a about above after again all also am an and any are as at be because been before being but by can could did do
+    does doing don down during each few for from further get got had has have having he her here hers him his how i if in into
+    is it its just like ll me more most my no nor not now of off on once one only or other our out over own re s said same say she
+    should so some such t tell than that the their them then there these they thing things this those through to too under until up
+    us ve very was we were what when where which while who whom whose why will with would you your yours""".split()
+)
+_CJK_STOP = frozenset("的了吗呢吧啊呀嘛哦嗯是在有和与也都就还又很不没这那哪个些么什怎谁几多少为以于被把让给对从到过着得地之其而且或但如果")
+_CJK_STOP_PAIRS = frozenset(
+    "什么 怎么 哪个 哪些 哪里 哪儿 多少 几个 为什 一个 这个 那个 是什 是谁 的是 了吗 是不 不是 有没 没有 你知 知道 可以 我们 你们 他们 "
+    "么时 时候 请问 告诉 另外 还有 以及 是多 是哪 是几 呢？ 吗？".split()
+)
+# Stop words tell the language of a text apart; English wins ties and short texts.
+_LANGUAGES: dict[str, frozenset[str]] = {
+    "english": _ENGLISH_STOP,
+    "german": frozenset("der die das und ist nicht ich ein eine mit auf für von dem den zu wir haben auch wird sich war".split()),
+    "french": frozenset("le la les des une est et dans que qui pour pas sur avec nous vous je au du ce cette mais sont".split()),
+    "spanish": frozenset("el los las una es y en que por con para no se del lo como más pero su muy está mi yo".split()),
+    "italian": frozenset("il lo gli una è e di che per con non si del della sono anche ho mi questo ma nel".split()),
+    "portuguese": frozenset("o os as uma é e em que por com para não se do da dos mais mas meu eu está muito".split()),
+    "dutch": frozenset("de het een en is niet ik van op met dat voor zijn was wij ook naar maar heb".split()),
+    "russian": frozenset("и в не на я что он с как это по но она мы из у за от так для".split()),
+    "arabic": frozenset("في من على إلى هذا أن التي الذي لا ما كان هو هي مع عن".split()),
+}  # fmt: skip
+
+# Asking for a name is answered by sentences that do not hold the word "name".
+_NAME_QUESTION = re.compile(r"我.{0,2}(?:叫什么|名字|姓名|叫啥)|what(?:'s| is| was) my name|do you (?:know|remember) my name|who am i\b", re.IGNORECASE)
+_NAME_ANSWERS = ("我是", "我叫", "名字", "name")
+
+_local = threading.local()
+
+
+@dataclass(frozen=True)
+class QueryWord:
+    """One word of a query: its weight in BM25 and what it is."""
+
+    word: str
+    weight: float
+    kind: Literal["stem", "cjk", "bigram", "identifier"]
+
+
+def script(text: str) -> Script:
+    """The script that most letters of the text are written in; "latin" stands for all alphabets."""
+    unspaced, alphabetic = len(_CJK_RUN.findall(text)), len(_ALPHABETIC.findall(text))
+    if unspaced == alphabetic == 0:
+        return "other"
+    return "cjk" if 2 * unspaced >= alphabetic else "latin"
+
+
+def index_words(text: str) -> list[str]:
+    """Every word of a text, once per occurrence: stems, characters and bigrams, identifiers whole and in parts."""
+    folded = _fold(text)
+    language = _language(folded)
+    words = [word for word, _ in _runs(folded, language)]
+    words += _identifiers(folded)
+    return words
+
+
+def query_words(text: str) -> list[QueryWord]:
+    """The distinct words of a query, in order, at most 62; stop words only when there is nothing else."""
+    folded = _fold(text)
+    weighted: dict[str, QueryWord] = {}
+    for identifier in _identifiers(folded):
+        weighted.setdefault(identifier, QueryWord(identifier, 2.0, "identifier"))
+    stopped: dict[str, QueryWord] = {}
+    for word, kind in _runs(folded, _language(folded)):
+        into = stopped if _is_stop(word, kind) else weighted
+        into.setdefault(word, QueryWord(word, 0.4 if kind == "cjk" else 1.0, kind))
+    if _NAME_QUESTION.search(text):
+        for word in _NAME_ANSWERS:
+            weighted.setdefault(word, QueryWord(word, 1.0, "bigram" if len(word) == 2 else "stem"))
+    return list((weighted or stopped).values())[:MAX_QUERY_WORDS]
+
+
+def key_tokens(key: bytes, words: Iterable[str]) -> list[int]:
+    """64-bit signed hashes of the words under a user's key (BLAKE2b): the same word differs between users."""
+    return [_hash(key, word) for word in words]
+
+
+@lru_cache(maxsize=200_000)
+def _hash(key: bytes, word: str) -> int:
+    digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8, key=key).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def _fold(text: str) -> str:
+    """Width, case and Latin accents folded."""
+    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
+    # Only combining marks of European alphabets go; the marks of kana, Thai or Arabic are letters there.
+    return unicodedata.normalize("NFC", re.sub("[\u0300-\u036f]", "", decomposed))
+
+
+def _language(folded: str) -> str:
+    seen = _RUN.findall(folded[:4_000])
+    best, most = "english", sum(word in _ENGLISH_STOP for word in seen)
+    for language, stops in _LANGUAGES.items():
+        count = sum(word in stops for word in seen)
+        if count > most:
+            best, most = language, count
+    return best
+
+
+def _stem(word: str, language: str) -> str:
+    stemmers: dict[str, Stemmer.Stemmer] = _local.__dict__.setdefault("stemmers", {})
+    stemmer = stemmers.get(language)
+    if stemmer is None:
+        stemmer = stemmers[language] = Stemmer.Stemmer(language)
+    return str(stemmer.stemWord(word))
+
+
+def _runs(folded: str, language: str) -> Iterable[tuple[str, Literal["stem", "cjk", "bigram"]]]:
+    for match in _RUN.finditer(folded):
+        run = match.group()
+        if _CJK_RUN.match(run):
+            for place, character in enumerate(run):
+                yield character, "cjk"
+                if place + 1 < len(run):
+                    yield run[place : place + 2], "bigram"
+        elif re.match(f"[{_HANGUL}]", run):
+            # Korean endings are written onto the word; the bigrams find it without them.
+            yield run[:_LONGEST_WORD], "stem"
+            for place in range(len(run) - 1):
+                yield run[place : place + 2], "bigram"
+        elif len(run) <= _LONGEST_WORD:
+            yield (run if language == "english" and run in _ENGLISH_STOP else _stem(run, language)), "stem"
+
+
+def _identifiers(folded: str) -> list[str]:
+    """Whole identifiers, and the same without separators, so that SF-123 finds SF123."""
+    found = []
+    for match in _IDENTIFIER.finditer(folded):
+        whole = match.group().strip("./:-@#\\")
+        if len(whole) > 4 * _LONGEST_WORD or _CJK_RUN.search(whole):
+            continue
+        joined = _SEPARATORS.sub("", whole)
+        found.append(f"={joined}")
+    return found
+
+
+def _is_stop(word: str, kind: str) -> bool:
+    if kind == "stem":
+        return word in _ENGLISH_STOP
+    if kind == "cjk":
+        return word in _CJK_STOP
+    return word in _CJK_STOP_PAIRS or all(character in _CJK_STOP for character in word)

@@ -1,0 +1,89 @@
+"""fastembed behind the Embedder protocol, with batches formed by length."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calmem.errors import ModelUnavailable
+
+# Padded word pieces of one batch. Eight chunks of 256 or fifty turns of 40: larger ones only cost memory.
+BATCH_PIECES = 2_048
+# Texts held as word pieces at once; bounds memory whatever the caller hands over.
+SLICE_TEXTS = 1_024
+
+
+class FastembedEmbedder:
+    """One ONNX model run by fastembed. Safe to share between threads."""
+
+    def __init__(self, name: str, directory: Path, *, threads: int) -> None:
+        # Imported here: it takes a second, and a process that only records never needs it.
+        from tokenizers import Tokenizer
+
+        self.name = name
+        self._model = _open(name, directory, threads)
+        self._counter = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        self._counter.no_padding()
+        self._counter.no_truncation()
+        self.max_pieces = int(json.loads((directory / "tokenizer_config.json").read_text("utf-8"))["model_max_length"])
+        self.dimension = len(self.embed_query("dimension"))
+
+    def count_pieces(self, text: str) -> int:
+        return len(self._counter.encode(text).ids)
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
+        for first in range(0, len(texts), SLICE_TEXTS):
+            part = texts[first : first + SLICE_TEXTS]
+            lengths = [min(len(e.ids), self.max_pieces) for e in self._counter.encode_batch(list(part))]
+            for batch in _batches(lengths):
+                found = self._model.embed([part[i] for i in batch], batch_size=len(batch))
+                vectors[[first + i for i in batch]] = _unit(np.stack(list(found)))
+        return vectors
+
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        return _unit(np.stack(list(self._model.embed([text], batch_size=1))))[0]
+
+
+def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Positions by falling length, so that the longest batch comes first and padding stays small."""
+    batch: list[int] = []
+    for place in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        longest = lengths[batch[0]] if batch else lengths[place]
+        if batch and longest * (len(batch) + 1) > BATCH_PIECES:
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
+
+
+def _open(name: str, directory: Path, threads: int) -> Any:
+    from fastembed import TextEmbedding
+    from fastembed.common.model_description import ModelSource, PoolingType
+
+    known = {model["model"].lower() for model in TextEmbedding.list_supported_models()}
+    if name.lower() not in known:
+        TextEmbedding.add_custom_model(
+            model=name,
+            pooling=PoolingType.MEAN,
+            normalization=True,
+            sources=ModelSource(hf=name),
+            dim=1,  # only a label here; the true one is measured
+            model_file="model.onnx",
+        )
+    try:
+        return TextEmbedding(name, specific_model_path=str(directory), threads=threads or None)
+    # onnxruntime has no public root of its errors; whatever it raises here means that the file is no good.
+    except Exception as exc:
+        raise ModelUnavailable(f"{directory / 'model.onnx'} cannot be loaded: it is damaged or no ONNX model") from exc

@@ -1,0 +1,44 @@
+"""What every embedder promises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Never changed: an index remembers its model by the vector of this sentence.
+PROBE_TEXT = "The lighthouse keeper wrote down every ship that passed, and never lost a page."
+# A longer name in front of a chunk would take room from what was said.
+_NAME_CHARS = 40
+
+
+class Embedder(Protocol):
+    """Texts to vectors. Safe to share between threads."""
+
+    name: str
+    dimension: int
+    max_pieces: int
+
+    def count_pieces(self, text: str) -> int:
+        """Word pieces of the text as the model sees it, special ones included, however many."""
+        ...
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(len(texts), dimension), unit length, in the order of the texts."""
+        ...
+
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        """(dimension,), unit length."""
+        ...
+
+
+def probe(embedder: Embedder) -> NDArray[np.float32]:
+    """The vector that a model is recognised by, (dimension,)."""
+    return embedder.embed([PROBE_TEXT])[0]
+
+
+def embedding_text(name: str | None, text: str) -> str:
+    """What is embedded for a chunk: who speaks is part of its meaning when a name is known."""
+    return f"{name[:_NAME_CHARS]}: {text}" if name else text

@@ -203,19 +203,17 @@ class SearchIndex:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A message leased to one worker."""
+    """A message leased to one worker. `size`: bytes of its content, which is loaded when its turn comes."""
 
-    message_no: int
     user_no: int
+    message_no: int
     session_no: int
     seq: int
-    index_no: int
-    name: str | None
-    role: Role
-    content: str
     created_at: datetime
+    name: str | None
     user_key: bytes
     attempts: int
+    size: int
 
 
 @dataclass(frozen=True, kw_only=True)

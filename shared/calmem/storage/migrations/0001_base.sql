@@ -72,7 +72,10 @@ CREATE TABLE index_tasks (
     CHECK ((lease_token IS NULL) = (lease_until IS NULL)),
     CHECK (failed_at IS NULL OR (error IS NOT NULL AND lease_token IS NULL))
 );
-CREATE INDEX index_tasks_claimable ON index_tasks (lane, user_no, message_no) WHERE failed_at IS NULL;
+-- Never attempted: claimed in batches. Attempted before: claimed alone, so that no neighbour pays for a bad message.
+CREATE INDEX index_tasks_fresh ON index_tasks (lane, user_no, message_no) WHERE attempts = 0;
+CREATE INDEX index_tasks_suspect ON index_tasks (lane, not_before) WHERE attempts > 0 AND failed_at IS NULL;
+CREATE INDEX index_tasks_lease ON index_tasks (lease_token) WHERE lease_token IS NOT NULL;
 CREATE INDEX index_tasks_oldest ON index_tasks (created_at) WHERE failed_at IS NULL;
 CREATE INDEX index_tasks_failed ON index_tasks (failed_at) WHERE failed_at IS NOT NULL;
 

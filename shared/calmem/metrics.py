@@ -1,0 +1,22 @@
+"""Every metric of calmem, name and meaning together (Prometheus)."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+RECORDED = Counter("calmem_messages_recorded_total", "Messages stored by this process", ["lane"])
+WAKEUPS_LOST = Counter("calmem_wakeups_lost_total", "Wake-ups that Redis did not take; the sweeper makes up for them")
+INDEXED = Counter("calmem_messages_indexed_total", "Messages whose vectors this process wrote")
+INDEX_FAILURES = Counter("calmem_index_failures_total", "Attempts to index a message that ended in an error")
+RECALL_SECONDS = Histogram(
+    "calmem_recall_seconds",
+    "Time of a recall by stage",
+    ["stage"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5),
+)
+RECALL_TIERS = Counter("calmem_recall_tier_total", "Recalls by tier", ["tier"])
+RECALL_DEGRADED = Counter("calmem_recall_degraded_total", "Recalls that skipped something")
+PENDING = Gauge("calmem_pending_messages", "Messages waiting for their vectors", ["lane"])
+OLDEST_PENDING = Gauge("calmem_oldest_pending_seconds", "Age of the oldest message that waits for its vectors")
+FAILED = Gauge("calmem_failed_messages", "Messages set aside after their last attempt")
+CHUNKS = Gauge("calmem_chunks", "Chunks in the index (the planner's estimate)")

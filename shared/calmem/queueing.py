@@ -1,0 +1,69 @@
+"""The wake-up calls: RQ jobs that say "there is work in this lane" (docs/decisions/0003-wake-ups.md)."""
+
+from __future__ import annotations
+
+import redis
+import structlog
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from rq import Queue
+
+from calmem import metrics
+from calmem.model import Lane
+
+log = structlog.get_logger(__name__)
+
+DRAIN = "calmem_workers.index.drain"
+# A wake-up that got lost is replaced after that time by the next record, and by the sweeper anyway.
+OUTSTANDING_SECONDS = 10
+# Recording waits no longer than this for Redis; the message is already safe.
+_TIMEOUT_SECONDS = 0.5
+
+
+def queue_name(lane: Lane) -> str:
+    return f"calmem-{lane}"
+
+
+def connect(redis_url: str, *, timeout_seconds: float | None = _TIMEOUT_SECONDS) -> redis.Redis:
+    """A client that connects at its first command; `timeout_seconds` None waits as long as a worker blocks."""
+    return redis.Redis.from_url(
+        redis_url,
+        socket_connect_timeout=_TIMEOUT_SECONDS,
+        socket_timeout=timeout_seconds,
+        retry=Retry(NoBackoff(), 1),
+    )
+
+
+class WakeUps:
+    """Pushes wake-ups; at most one per lane is outstanding. Safe to share between threads."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._redis = connect(redis_url) if redis_url else None
+
+    def push(self, lane: Lane) -> bool:
+        """Wake a worker. Never raises: False, a log event and a metric when Redis cannot be reached."""
+        if self._redis is None:
+            return False
+        try:
+            if self._redis.set(_flag(lane), 1, nx=True, ex=OUTSTANDING_SECONDS):
+                queue = Queue(queue_name(lane), connection=self._redis)
+                queue.enqueue(DRAIN, lane.value, result_ttl=0, failure_ttl=3_600, job_timeout=-1, description=f"drain {lane}")
+        except redis.RedisError as exc:
+            # The text of the error names the server; its class says enough.
+            log.warning("wakeup_lost", lane=lane.value, error=type(exc).__name__)
+            metrics.WAKEUPS_LOST.inc()
+            return False
+        return True
+
+    def clear(self, lane: Lane) -> None:
+        """The wake-up has arrived: whatever is recorded from now on needs a new one."""
+        if self._redis is None:
+            return
+        try:
+            self._redis.delete(_flag(lane))
+        except redis.RedisError as exc:
+            log.warning("wakeup_not_cleared", lane=lane.value, error=type(exc).__name__)
+
+
+def _flag(lane: Lane) -> str:
+    return f"calmem:outstanding:{lane}"

@@ -1,0 +1,1 @@
+"""Processes that run jobs: indexing and the sweeper."""

@@ -1,0 +1,269 @@
+"""Indexing: claim, chunk, embed, write. The database is the truth, a job only says "look now"."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TypeVar
+from uuid import UUID, uuid4
+
+import structlog
+from calmem import metrics
+from calmem.chunking import chunk
+from calmem.embedding import Embedder, embedding_text, probe
+from calmem.errors import TransientError
+from calmem.model import Claim, Lane, NewChunk, SearchIndex, Span
+from calmem.models import Models
+from calmem.queueing import WakeUps
+from calmem.settings import Settings
+from calmem.storage import indexes, tasks
+from calmem.storage.pool import Connection, Database
+from calmem.text import own_text
+from calmem.words import index_words, key_tokens
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+# Contents held at once: that many bytes, or one message.
+GROUP_BYTES = 262_144
+# Texts embedded between two looks at the lease.
+SLICE_TEXTS = 32
+# A worker that cannot reach the database tries again after this, doubled up to the second number.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_ERROR_CHARS = 500
+
+_current: ContextVar[Drainer] = ContextVar("calmem_drainer")
+
+
+def drain(lane: str) -> int:
+    """The RQ job: index until nothing is left. Returns the number of messages written."""
+    return _current.get().drain(woken_by=Lane(lane))
+
+
+class Drainer:
+    """Indexes what is pending, one batch at a time. One per process; its threads take turns."""
+
+    def __init__(self, database: Database, settings: Settings, models: Models, wake_ups: WakeUps) -> None:
+        self._database = database
+        self._settings = settings
+        self._models = models
+        self._wake_ups = wake_ups
+        self._turn = threading.Lock()
+        self._next_user = 0
+        self._suspects_next = True
+        self.stop = threading.Event()
+
+    def serve_jobs(self) -> None:
+        """Make this drainer the one that RQ jobs of this thread run."""
+        _current.set(self)
+
+    def load_model(self) -> None:
+        """Load the active index's model and remember what it computes. Raises ModelUnavailable, PermanentError."""
+        self._embedder(self._persist(indexes.active_index))
+
+    def drain(self, *, woken_by: Lane | None = None) -> int:
+        """Index until nothing is pending or `stop` is set. Returns the number of messages written."""
+        with self._turn:
+            if woken_by is not None:
+                self._wake_ups.clear(woken_by)
+            written = 0
+            while not self.stop.is_set():
+                claimed, done = self._batch()
+                written += done
+                if not claimed:
+                    break
+            return written
+
+    def _batch(self) -> tuple[int, int]:
+        """(messages claimed, messages written) of one batch."""
+        token = uuid4()
+        index, lane, claims = self._persist(lambda conn: self._claim(conn, token))
+        if not claims:
+            return 0, 0
+        if len(claims) >= self._settings.claim_messages:
+            self._wake_ups.push(lane)  # there is more: let other workers join
+        lease = _Lease(self, token)
+        written = 0
+        for group in _groups(claims):
+            written += self._index_group(group, index, lease)
+        metrics.INDEXED.inc(written)
+        log.info("messages_indexed", count=written, claimed=len(claims), lane=lane.value)
+        return len(claims), written
+
+    def _claim(self, conn: Connection, token: UUID) -> tuple[SearchIndex, Lane, list[Claim]]:
+        """Live before backfill; every other time first one message that was attempted before."""
+        index = indexes.active_index(conn)
+        self._suspects_next = not self._suspects_next
+        order = ("suspect", "fresh") if self._suspects_next else ("fresh", "suspect")
+        for lane in (Lane.LIVE, Lane.BACKFILL):
+            for kind in order:
+                claims = self._claim_one(conn, kind, lane, index, token)
+                if claims:
+                    return index, lane, claims
+        return index, Lane.LIVE, []
+
+    def _claim_one(self, conn: Connection, kind: str, lane: Lane, index: SearchIndex, token: UUID) -> list[Claim]:
+        settings = self._settings
+        if kind == "suspect":
+            return tasks.claim_suspect(
+                conn,
+                lane=lane,
+                index_no=index.index_no,
+                lease_seconds=settings.lease_seconds,
+                token=token,
+                max_attempts=settings.max_attempts,
+            )
+        claims: list[Claim] = []
+        # From where the last batch ended, then from the beginning.
+        for from_user in dict.fromkeys((self._next_user, 0)):
+            claims = tasks.claim_fresh(
+                conn,
+                lane=lane,
+                index_no=index.index_no,
+                limit=settings.claim_messages,
+                lease_seconds=settings.lease_seconds,
+                token=token,
+                from_user=from_user,
+            )
+            if claims:
+                break
+        self._next_user = 1 + max((claim.user_no for claim in claims), default=-1)
+        return claims
+
+    def _index_group(self, group: Sequence[Claim], index: SearchIndex, lease: _Lease) -> int:
+        embedder = self._embedder(index)
+        contents = self._persist(lambda conn: tasks.load_contents(conn, group))
+        alive = [claim for claim in group if claim.message_no in contents]
+        cut = [(claim, _cut(claim, contents[claim.message_no], index, embedder)) for claim in alive]
+        # An embedder fails in whatever way its runtime likes; a message that does it must not take others along.
+        try:
+            results = _embed(cut, contents, embedder, lease)
+        except Exception:
+            results = []
+            for claim, chunks in cut:
+                try:
+                    results += _embed([(claim, chunks)], contents, embedder, lease)
+                except Exception as exc:
+                    self._fail(claim, exc, lease.token)
+        if not results:
+            return 0
+        return self._persist(
+            lambda conn: tasks.finish(conn, token=lease.token, index_no=index.index_no, results=results)
+        )
+
+    def _fail(self, claim: Claim, exc: Exception, token: UUID) -> None:
+        error = f"{type(exc).__name__}: {exc}"[:_ERROR_CHARS]
+        most = self._settings.max_attempts
+        aside = self._persist(
+            lambda conn: tasks.fail(conn, token=token, claim=claim, error=error, max_attempts=most)
+        )
+        metrics.INDEX_FAILURES.inc()
+        log.warning(
+            "message_not_indexed",
+            message_no=claim.message_no,
+            attempt=claim.attempts,
+            set_aside=aside,
+            error=type(exc).__name__,
+        )
+
+    def _embedder(self, index: SearchIndex) -> Embedder:
+        embedder = self._models.for_index(index)
+        if index.probe is None:
+            vector = probe(embedder)
+            self._persist(lambda conn: indexes.settle_probe(conn, index.index_no, vector))
+        return embedder
+
+    def renew(self, token: UUID) -> None:
+        self._persist(lambda conn: tasks.renew(conn, token=token, lease_seconds=self._settings.lease_seconds))
+
+    @property
+    def lease_seconds(self) -> float:
+        return self._settings.lease_seconds
+
+    def _persist(self, call: Callable[[Connection], T]) -> T:
+        """Run one transaction, waiting for the database as long as it is away.
+
+        What was embedded is kept meanwhile, so an outage costs no message an attempt.
+        """
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                with self._database.connection() as conn:
+                    return call(conn)
+            except TransientError as exc:
+                if self.stop.is_set():
+                    raise
+                log.warning("database_away", retry_seconds=pause, error=str(exc))
+                self.stop.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+class _Lease:
+    """Keeps a batch's lease alive while its texts are being embedded."""
+
+    def __init__(self, drainer: Drainer, token: UUID) -> None:
+        self.token = token
+        self._drainer = drainer
+        self._renewed = time.monotonic()
+
+    def keep(self) -> None:
+        if time.monotonic() - self._renewed > self._drainer.lease_seconds / 3:
+            self._drainer.renew(self.token)
+            self._renewed = time.monotonic()
+
+
+def _groups(claims: Sequence[Claim]) -> Iterator[list[Claim]]:
+    group: list[Claim] = []
+    size = 0
+    for claim in claims:
+        if group and size + claim.size > GROUP_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(claim)
+        size += claim.size
+    if group:
+        yield group
+
+
+def _cut(claim: Claim, content: str, index: SearchIndex, embedder: Embedder) -> list[Span]:
+    return chunk(
+        content,
+        own_text(content),
+        chunk_chars=index.chunk_chars,
+        overlap_chars=index.overlap_chars,
+        pieces=lambda text: embedder.count_pieces(embedding_text(claim.name, text)),
+        max_pieces=embedder.max_pieces,
+    )
+
+
+def _embed(
+    cut: Sequence[tuple[Claim, Sequence[Span]]], contents: dict[int, str], embedder: Embedder, lease: _Lease
+) -> list[tuple[Claim, list[NewChunk]]]:
+    """Every chunk of these messages with its words and vector; short ones beside short ones."""
+    pending = [
+        (claim, place, embedding_text(claim.name, contents[claim.message_no][span.start : span.end]))
+        for claim, spans in cut
+        for place, span in enumerate(spans)
+    ]
+    pending.sort(key=lambda p: len(p[2]))
+    chunks: dict[int, list[NewChunk]] = {
+        claim.message_no: [
+            NewChunk(
+                span=span,
+                tokens=key_tokens(claim.user_key, index_words(contents[claim.message_no][span.start : span.end])),
+            )
+            for span in spans
+        ]
+        for claim, spans in cut
+    }
+    for first in range(0, len(pending), SLICE_TEXTS):
+        part = pending[first : first + SLICE_TEXTS]
+        vectors = embedder.embed([text for _, _, text in part])
+        for (claim, place, _), vector in zip(part, vectors, strict=True):
+            chunks[claim.message_no][place] = replace(chunks[claim.message_no][place], vector=vector)
+        lease.keep()
+    return [(claim, chunks[claim.message_no]) for claim, _ in cut]

@@ -1,0 +1,100 @@
+"""The worker process: the model first, then RQ jobs without a fork, and a look at the table now and then."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import uuid
+from types import FrameType
+from typing import Any
+
+import redis
+import structlog
+from calmem import queueing
+from calmem.errors import TransientError
+from calmem.model import Lane
+from calmem.models import Models
+from calmem.queueing import WakeUps
+from calmem.settings import Settings
+from calmem.storage.pool import Database
+from rq import Queue, SimpleWorker
+
+from calmem_workers.index import Drainer
+
+log = structlog.get_logger(__name__)
+
+# While Redis answers, a wake-up starts indexing at once; this look at the table covers what it lost.
+POLL_SECONDS = 3.0
+_RETRY_SECONDS = 1.0
+
+
+def run_worker(settings: Settings, *, burst: bool = False) -> int:
+    """Index until SIGTERM or SIGINT; with `burst` until nothing is pending. Returns the number indexed by a burst.
+
+    Raises ModelUnavailable or PermanentError before any job is taken; with `burst` also TransientError.
+    """
+    models = Models(settings)
+    with Database(settings) as database:
+        drainer = Drainer(database, settings, models, WakeUps(settings.redis_url))
+        _stop_on_signals(drainer)
+        drainer.load_model()
+        log.info("worker_ready", model=settings.model, burst=burst)
+        if burst:
+            return drainer.drain()
+        poll = threading.Thread(target=_poll, args=(drainer,), name="poll", daemon=True)
+        poll.start()
+        _take_jobs(settings, drainer)
+        poll.join()
+        return 0
+
+
+def _poll(drainer: Drainer) -> None:
+    while not drainer.stop.wait(POLL_SECONDS):
+        try:
+            drainer.drain()
+        except TransientError:  # only while stopping
+            return
+
+
+def _take_jobs(settings: Settings, drainer: Drainer) -> None:
+    drainer.serve_jobs()
+    if not settings.redis_url:
+        log.warning("no_redis_url", effect="indexing by looking at the table only")
+        drainer.stop.wait()
+    while not drainer.stop.is_set():
+        try:
+            connection = queueing.connect(settings.redis_url, timeout_seconds=None)
+            queues = [Queue(queueing.queue_name(lane), connection=connection) for lane in (Lane.LIVE, Lane.BACKFILL)]
+            worker = _Worker(queues, name=f"calmem-{uuid.uuid4().hex}", connection=connection)
+            worker.drainer = drainer
+            worker.max_connection_wait_time = 2
+            worker.log_job_description = False
+            worker.work(logging_level="ERROR")
+        except redis.RedisError as exc:
+            log.warning("redis_away", error=type(exc).__name__)
+            drainer.stop.wait(_RETRY_SECONDS)
+
+
+class _Worker(SimpleWorker):
+    """RQ's worker that leaves the signals to the process, so that a stop also reaches the batch at work."""
+
+    drainer: Drainer
+
+    def _install_signal_handlers(self) -> None:
+        pass
+
+    def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
+        # Short waits, so that a stop is noticed; None ends `work`.
+        while not self.drainer.stop.is_set():
+            found = super().dequeue_job_and_maintain_ttl(1, 1)
+            if found is not None:
+                return found
+        return None
+
+
+def _stop_on_signals(drainer: Drainer) -> None:
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        drainer.stop.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)

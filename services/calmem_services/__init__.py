@@ -1,0 +1,1 @@
+"""Processes that answer, and the command line."""

@@ -1,0 +1,1 @@
+"""What every HTTP service shares: problems, bodies, health."""

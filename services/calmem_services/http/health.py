@@ -1,0 +1,96 @@
+"""/healthz, /readyz and /metrics, the same in every service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calmem import metrics
+from calmem.errors import CalmemError
+from calmem.model import Lane
+from calmem.settings import Settings
+from calmem.storage import stats, tasks
+from calmem.storage.pool import Database
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+# Longest wait for the database of one look at it.
+_WAIT_SECONDS = 2.0
+_READY_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["status", "checks", "oldest_pending_seconds", "pending", "failed"],
+    "properties": {
+        "status": {"enum": ["ready", "degraded", "unready"]},
+        "checks": {"type": "object", "additionalProperties": {"type": "string"}},
+        "oldest_pending_seconds": {"type": ["number", "null"]},
+        "pending": {"type": ["integer", "null"]},
+        "failed": {"type": ["integer", "null"]},
+    },
+}
+
+
+def router(database: Database, settings: Settings, checks: dict[str, Callable[[], None]]) -> APIRouter:
+    """The health routes. `checks`: name -> a call that raises CalmemError when that part is not fit to serve."""
+    routes = APIRouter(tags=["operations"])
+
+    @routes.get("/healthz", responses={200: _json({"type": "object", "properties": {"status": {"const": "ok"}}})})
+    def healthz() -> dict[str, str]:
+        """The process is up and answers. Says nothing about what it depends on."""
+        return {"status": "ok"}
+
+    @routes.get("/readyz", response_class=JSONResponse, responses={200: _json(_READY_SCHEMA), 503: _json(_READY_SCHEMA)})
+    def readyz() -> JSONResponse:
+        """200 `ready`; 200 `degraded` when it serves but the oldest pending message is older than the setting
+        `degraded_after_seconds` (the indexing is stuck, not this process); 503 `unready` when it cannot serve."""
+        results: dict[str, str] = {}
+        oldest: float | None = None
+        pending = failed = None
+        try:
+            with database.connection(_WAIT_SECONDS) as conn:
+                state = tasks.queue_state(conn)
+            oldest, pending, failed = round(state.oldest_seconds, 1), state.pending, state.failed
+            results["database"] = "ok"
+        except CalmemError as exc:
+            results["database"] = str(exc)
+        for name, check in checks.items():
+            try:
+                check()
+                results[name] = "ok"
+            except CalmemError as exc:
+                results[name] = str(exc)
+        late = oldest is not None and oldest > settings.degraded_after_seconds
+        results["indexing"] = (
+            "unknown" if oldest is None else f"the oldest pending message has waited {oldest} s" if late else "ok"
+        )
+        fit = all(result == "ok" for name, result in results.items() if name != "indexing")
+        body = {
+            "status": "unready" if not fit else "degraded" if late else "ready",
+            "checks": results,
+            "oldest_pending_seconds": oldest,
+            "pending": pending,
+            "failed": failed,
+        }
+        return JSONResponse(body, status_code=200 if fit else 503)
+
+    @routes.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus text"}})
+    def prometheus() -> Response:
+        """Prometheus metrics of this process, and the state of the queue."""
+        try:
+            with database.connection(_WAIT_SECONDS) as conn:
+                state = tasks.queue_state(conn)
+                metrics.CHUNKS.set(stats.estimated_chunks(conn))
+            for lane in Lane:
+                metrics.PENDING.labels(lane.value).set(state.pending_by_lane[lane])
+            metrics.OLDEST_PENDING.set(state.oldest_seconds)
+            metrics.FAILED.set(state.failed)
+        except CalmemError:
+            # The process's own metrics matter most when the database is away; a stale gauge would lie.
+            metrics.OLDEST_PENDING.set(float("nan"))
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    return routes
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": "Answer", "content": {"application/json": {"schema": schema}}}

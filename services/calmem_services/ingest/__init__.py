@@ -1,0 +1,1 @@
+"""The ingest service: messages in, users and deletion."""

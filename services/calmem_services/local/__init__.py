@@ -1,0 +1,1 @@
+"""Everything on one machine: embedded servers and a supervisor for the processes."""

@@ -1,0 +1,1 @@
+"""The retrieval service: recall, search, facts, reading back. Never reaches the queue."""

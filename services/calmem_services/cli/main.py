@@ -1,0 +1,46 @@
+"""`calmem`: one command for everything an operator does."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from calmem.errors import CalmemError, InvalidInput
+
+from calmem_services.cli import data, evaluate, operate, processes
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="calmem")
+def cli() -> None:
+    """Memory for conversational AI that outlives the context window and the session.
+
+    Settings come from the environment (CALMEM_…); `calmem settings` lists them.
+    """
+
+
+for command in (
+    *processes.COMMANDS,
+    *operate.COMMANDS,
+    *data.COMMANDS,
+    evaluate.evaluate,
+):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command; errors of calmem end in one line on stderr and exit code 1 (2: bad input)."""
+    try:
+        cli(standalone_mode=True)
+    except InvalidInput as exc:
+        click.echo(f"calmem: {exc}", err=True)
+        sys.exit(2)
+    except CalmemError as exc:
+        click.echo(f"calmem: {exc}", err=True)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

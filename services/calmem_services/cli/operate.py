@@ -1,0 +1,118 @@
+"""Commands for operators: db, stats, failed, settings."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import click
+from calmem.errors import NotFound
+from calmem.queueing import WakeUps
+from calmem.settings import PREFIX, Settings
+from calmem.storage import migrate as migrations
+from calmem.storage import stats as counting
+from calmem.storage import tasks
+
+from calmem_services.cli import output
+
+
+@click.group()
+def db() -> None:
+    """The database's schema."""
+
+
+@db.command()
+def migrate() -> None:
+    """Bring the database to the newest schema; safe to run any number of times, by several processes at once."""
+    chosen = output.settings()
+    if not chosen.database_url:
+        raise click.UsageError("set CALMEM_DATABASE_URL")
+    applied = migrations.migrate(
+        chosen.database_url,
+        model=chosen.model,
+        chunk_chars=chosen.chunk_chars,
+        overlap_chars=chosen.overlap_chars,
+    )
+    click.echo(f"applied {', '.join(applied)}" if applied else "up to date")
+
+
+@click.command()
+@output.as_json
+def stats(as_json: bool) -> None:
+    """What is stored, what waits to be indexed and for how long."""
+    chosen = output.settings()
+    with output.database() as database, database.connection() as conn:
+        state = tasks.queue_state(conn)
+        counts = counting.counts(conn)
+    late = state.oldest_seconds > chosen.degraded_after_seconds
+    shown = {
+        "status": "degraded" if late else "ok",
+        "pending": state.pending,
+        "pending_live": state.pending_by_lane[tasks.Lane.LIVE],
+        "pending_backfill": state.pending_by_lane[tasks.Lane.BACKFILL],
+        "leased": state.leased,
+        "failed": state.failed,
+        "oldest_pending_seconds": round(state.oldest_seconds, 1),
+        **counts,
+    }
+    if as_json:
+        output.print_json(shown)
+    else:
+        output.print_table(list(shown.items()), ["what", "now"])
+
+
+@click.group(invoke_without_command=True)
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Most lines.")
+@output.as_json
+@click.pass_context
+def failed(context: click.Context, limit: int, as_json: bool) -> None:
+    """Messages that were set aside after their last attempt."""
+    if context.invoked_subcommand is not None:
+        return
+    with output.database() as database, database.connection() as conn:
+        rows = tasks.list_failed(conn, limit=limit)
+    if as_json:
+        output.print_json([{**vars(row), "failed_at": row.failed_at.isoformat()} for row in rows])
+    elif not rows:
+        click.echo("no failed messages")
+    else:
+        table = [(r.message_id, r.user_id, r.session_id, r.attempts, r.failed_at.isoformat("T", "seconds"), r.error) for r in rows]
+        output.print_table(table, ["message", "user", "session", "attempts", "failed at", "error"])
+
+
+@failed.command()
+@click.argument("message_id", required=False)
+@click.option("--all", "every", is_flag=True, help="Every failed message.")
+def retry(message_id: str | None, every: bool) -> None:
+    """Give a failed message, or all of them, new attempts."""
+    if (message_id is None) != every:
+        raise click.UsageError("name one MESSAGE_ID, or give --all")
+    chosen = output.settings()
+    with output.database() as database, database.connection() as conn:
+        lanes = tasks.retry_failed(conn, message_id=message_id)
+    if message_id is not None and not lanes:
+        raise NotFound("message_id: no failed message has this id; nothing was changed")
+    wake_ups = WakeUps(chosen.redis_url)
+    for lane in set(lanes):
+        wake_ups.push(lane)
+    click.echo(f"{len(lanes)} messages will be tried again")
+
+
+@click.command()
+@output.as_json
+def settings(as_json: bool) -> None:
+    """Every setting: its variable, value, default and meaning. Secrets are not shown."""
+    chosen = output.settings()
+    rows = []
+    for field in fields(Settings):
+        value = getattr(chosen, field.name)
+        if field.metadata["secret"] and value:
+            value = "(set)"
+        rows.append((PREFIX + field.name.upper(), value, field.default, field.metadata["meaning"]))
+    if as_json:
+        names = ("variable", "value", "default", "meaning")
+        output.print_json([dict(zip(names, row, strict=True)) for row in rows])
+    else:
+        output.print_table(rows, ["variable", "value", "default", "meaning"])
+
+
+COMMANDS = (db, stats, failed, settings)

@@ -1,0 +1,274 @@
+"""Commands that read and write memory: import, recall, search, facts, users, sessions, messages."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, BinaryIO
+
+import click
+from calmem.model import Fact, Item, Lane
+from calmem.recall import MAX_K
+
+from calmem_services.cli import output
+from calmem_services.cli.importing import Report, import_lines
+from calmem_services.http import wire
+
+_user = click.option("--user", "user_id", required=True, help="Whose memory.")
+_session = click.option("--session", "session_id", required=True, help="The session's id.")
+_since = click.option("--since", help="Only messages from this time on (ISO 8601 with offset).")
+_until = click.option("--until", help="Only messages before this time (ISO 8601 with offset).")
+
+
+@click.command("import")
+@click.argument("file", type=click.File("rb"))
+@click.option("--strict", is_flag=True, help="End at the first bad line instead of skipping it.")
+@output.as_json
+def import_history(file: BinaryIO, strict: bool, as_json: bool) -> None:
+    """Load history from FILE (- for standard input): JSON Lines, one message a line, in order.
+
+    Safe to run twice and after an interruption: a message that is already there is counted, not doubled. Messages
+    are indexed behind live ones.
+    """
+    with output.memory() as memory:
+
+        def show(report: Report) -> None:
+            if sys.stderr.isatty():
+                click.echo(f"\r{report.line}", nl=False, err=True)
+
+        report = import_lines(
+            file,
+            lambda batch: memory.record_many(batch, lane=Lane.BACKFILL),
+            strict=strict,
+            on_bad=lambda line, reason: click.echo(f"line {line}: {reason}", err=True),
+            on_progress=show,
+        )
+    if sys.stderr.isatty():
+        click.echo(err=True)
+    if as_json:
+        output.print_json(report.counts)
+    else:
+        output.print_counts(report.counts)
+
+
+@click.command()
+@_user
+@_session
+@click.option("--current-tokens", default=0, show_default=True, help="Tokens in the model's context now.")
+@click.option("--capacity", default=128_000, show_default=True, help="Tokens of the model's context window.")
+@click.option("--active-from-seq", type=int, help="Messages of this session from here on are in the context.")
+@click.option("--k", type=click.IntRange(1, MAX_K), help="Most items.")
+@click.option("--style", type=click.Choice(["list", "prose"]), default="list", show_default=True)
+@_since
+@_until
+@output.as_json
+@click.argument("query")
+def recall(user_id: str, session_id: str, current_tokens: int, capacity: int, as_json: bool, **request: Any) -> None:
+    """Print the MOIM block for QUERY."""
+    with output.memory() as memory:
+        found = memory.recall(
+            user_id=user_id,
+            session_id=session_id,
+            current_tokens=current_tokens,
+            context_window_capacity=capacity,
+            **request,
+        )
+    if as_json:
+        output.print_json(wire.recall(found))
+    else:
+        click.echo(found.block)
+        note = f", degraded: {found.degraded}" if found.degraded else ""
+        click.echo(f"tier {found.tier}, {found.tokens} tokens, {found.timings_ms['total']} ms{note}", err=True)
+
+
+@click.command()
+@_user
+@click.option("--session", "session_id", help="Only in this session.")
+@click.option("--k", default=10, show_default=True, type=click.IntRange(1, MAX_K), help="Most items.")
+@_since
+@_until
+@output.as_json
+@click.argument("query")
+def search(as_json: bool, **request: Any) -> None:
+    """Print what is found for QUERY, best first."""
+    with output.memory() as memory:
+        items = memory.search(**request)
+    if as_json:
+        output.print_json([wire.item(item) for item in items])
+    else:
+        output.print_table([_item_row(item) for item in items], ["score", "when", "session", "who", "text"])
+
+
+def _item_row(item: Item) -> tuple[str, ...]:
+    when = item.created_at.isoformat(" ", "minutes")
+    return f"{item.score:.3f}", when, item.session_id, item.name or item.role, " ".join(item.text.split())
+
+
+@click.group()
+def facts() -> None:
+    """Exact key-value statements of a user."""
+
+
+@facts.command("list")
+@_user
+@click.option("--session", "session_id", help="Only of this session.")
+@click.option("--pattern", help="Glob over the whole key: * ? [abc]; % and _ are themselves.")
+@click.option("--category", help="Only of this category.")
+@output.as_json
+def list_facts(as_json: bool, **request: Any) -> None:
+    """Live facts, newest write first."""
+    with output.memory() as memory:
+        found = memory.recall_facts(**request)
+    _print_facts(found, as_json)
+
+
+def _print_facts(found: list[Fact], as_json: bool) -> None:
+    if as_json:
+        output.print_json([wire.fact(fact) for fact in found])
+    else:
+        output.print_table([(f.session_id, f.category, f.key, f.value) for f in found], ["session", "category", "key", "value"])
+
+
+@facts.command("set")
+@_user
+@_session
+@click.option("--category", help="Default: general.")
+@click.option("--expires-at", help="ISO 8601 with offset.")
+@click.argument("key")
+@click.argument("value")
+def set_fact(**request: Any) -> None:
+    """Write KEY = VALUE; the value it replaces is kept as history."""
+    with output.memory() as memory:
+        stored = memory.remember_fact(**request, source="cli")
+    click.echo("stored" if stored is not None else "not stored: this user's memory is off")
+
+
+@facts.command("forget")
+@_user
+@_session
+@click.argument("key")
+def forget_fact(**request: Any) -> None:
+    """Remove a fact and its history."""
+    with output.memory() as memory:
+        output.print_counts(memory.forget_fact(**request).removed)
+
+
+@facts.command("history")
+@_user
+@_session
+@output.as_json
+@click.argument("key")
+def fact_history(as_json: bool, **request: Any) -> None:
+    """Values that later writes replaced, oldest first."""
+    with output.memory() as memory:
+        versions = memory.fact_history(**request)
+    rows = [(v.written_at.isoformat(), v.superseded_at.isoformat(), v.category, v.value) for v in versions]
+    header = ["written_at", "superseded_at", "category", "value"]
+    if as_json:
+        output.print_json([dict(zip(header, row, strict=True)) for row in rows])
+    else:
+        output.print_table(rows, header)
+
+
+@click.group()
+def users() -> None:
+    """A user's switch, time zone and deletion."""
+
+
+@users.command("get")
+@_user
+def get_user(user_id: str) -> None:
+    """The user's switch and time zone, as JSON."""
+    with output.memory() as memory:
+        output.print_json(wire.user(memory.get_user(user_id)))
+
+
+@users.command("set")
+@_user
+@click.option("--memory", "switch", type=click.Choice(["on", "off"]), help="Off: nothing is written, read or injected.")
+@click.option("--time-zone", help="IANA name, such as Asia/Shanghai.")
+def set_user(user_id: str, switch: str | None, time_zone: str | None) -> None:
+    """Create the user or change what is given."""
+    with output.memory() as memory:
+        output.print_json(wire.user(memory.put_user(user_id, memory=switch, time_zone=time_zone)))
+
+
+@users.command("delete")
+@_user
+@click.confirmation_option(prompt="Remove everything of this user?")
+def delete_user(user_id: str) -> None:
+    """Remove everything of a user."""
+    with output.memory() as memory:
+        output.print_counts(memory.delete_user(user_id).removed)
+
+
+@click.group()
+def sessions() -> None:
+    """A user's sessions."""
+
+
+@sessions.command("list")
+@_user
+@output.as_json
+def list_sessions(user_id: str, as_json: bool) -> None:
+    """All sessions, oldest first."""
+    rows = []
+    cursor = None
+    with output.memory() as memory:
+        while True:
+            page, cursor = memory.sessions(user_id, cursor=cursor)
+            rows += [wire.session(session) for session in page]
+            if cursor is None:
+                break
+    if as_json:
+        output.print_json(rows)
+    else:
+        header = ["session_id", "messages", "first_at", "last_at"]
+        output.print_table([[row[name] for name in header] for row in rows], header)
+
+
+@sessions.command("delete")
+@_user
+@_session
+@click.confirmation_option(prompt="Remove this session with its messages and facts?")
+def delete_session(user_id: str, session_id: str) -> None:
+    """Remove a session."""
+    with output.memory() as memory:
+        output.print_counts(memory.delete_session(user_id, session_id).removed)
+
+
+@click.group()
+def messages() -> None:
+    """The messages of a session."""
+
+
+@messages.command("list")
+@_user
+@_session
+@output.as_json
+def list_messages(user_id: str, session_id: str, as_json: bool) -> None:
+    """A session's messages in the order they were recorded in."""
+    cursor = None
+    shown: list[dict[str, Any]] = []
+    with output.memory() as memory:
+        while True:
+            page, cursor = memory.messages(user_id, session_id, cursor=cursor)
+            shown += [wire.message(message) for message in page]
+            if cursor is None:
+                break
+    if as_json:
+        output.print_json(shown)
+    else:
+        rows = [(m["seq"], m["created_at"], m["name"] or m["role"], " ".join(m["content"].split())) for m in shown]
+        output.print_table(rows, ["seq", "when", "who", "text"])
+
+
+@messages.command("delete")
+@_user
+@click.argument("message_id")
+def delete_message(user_id: str, message_id: str) -> None:
+    """Remove one message and everything derived from it."""
+    with output.memory() as memory:
+        output.print_counts(memory.delete_message(user_id, message_id).removed)
+
+
+COMMANDS = (import_history, recall, search, facts, users, sessions, messages)

@@ -1,0 +1,1 @@
+"""The demonstration: a conversation written for it, played through the real pipeline."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 
 import psycopg
+from psycopg import conninfo, sql
 
 from calmem.errors import PermanentError, TransientError
 
@@ -51,10 +54,10 @@ def migrate(
             conn.execute(_APPLIED)
             done = {name for (name,) in conn.execute("SELECT name FROM schema_migrations")}
             applied = []
-            for name, sql in migrations():
+            for name, statements in migrations():
                 if name in done:
                     continue
-                conn.execute(sql.encode("utf-8"))
+                conn.execute(statements.encode("utf-8"))
                 conn.execute("INSERT INTO schema_migrations (name) VALUES (%s)", (name,))
                 applied.append(name)
             index = {"model": model, "chunk_chars": chunk_chars, "overlap_chars": overlap_chars}
@@ -62,5 +65,21 @@ def migrate(
             return applied
     except psycopg.errors.FeatureNotSupported as exc:
         raise PermanentError("this Postgres has no pgvector: install the extension `vector`, then migrate again") from exc
+    except psycopg.OperationalError as exc:
+        raise TransientError("the database cannot be reached") from exc
+
+
+@contextmanager
+def scratch_database(database_url: str, name: str) -> Iterator[str]:
+    """The URL of a new database on the same server, dropped at the end. Raises PermanentError when not allowed to."""
+    try:
+        with psycopg.connect(database_url, connect_timeout=10, autocommit=True) as conn:
+            conn.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            try:
+                yield conninfo.make_conninfo(database_url, dbname=name)
+            finally:
+                conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    except psycopg.errors.InsufficientPrivilege as exc:
+        raise PermanentError("this database user may not create databases, which an evaluation needs") from exc
     except psycopg.OperationalError as exc:
         raise TransientError("the database cannot be reached") from exc

@@ -1,0 +1,65 @@
+"""History and labelled queries in the file format of the specification."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from calmem.errors import InvalidInput
+from calmem.text import parse_time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    query_id: str
+    user_id: str
+    query: str
+    relevant: tuple[str, ...]
+    category: str
+    asked_at: datetime
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON Lines file. Raises InvalidInput naming the line."""
+    rows = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as exc:
+            raise InvalidInput(f"{path.name} line {number}", "is not JSON") from exc
+        if not isinstance(row, dict):
+            raise InvalidInput(f"{path.name} line {number}", "is not a JSON object")
+        rows.append(row)
+    return rows
+
+
+def read_queries(path: Path, contents: dict[str, str]) -> list[Query]:
+    """Queries whose relevant messages are all in `contents` (message_id -> text). Raises InvalidInput."""
+    queries = []
+    for number, row in enumerate(read_lines(path), 1):
+        where = f"{path.name} line {number}"
+        for name in ("query_id", "user_id", "query", "relevant", "category", "asked_at"):
+            if name not in row:
+                raise InvalidInput(f"{where}: {name}", "is missing")
+        relevant = row["relevant"]
+        if not isinstance(relevant, list) or not relevant:
+            raise InvalidInput(f"{where}: relevant", "must be a list of message ids")
+        for message_id in relevant:
+            if message_id not in contents:
+                raise InvalidInput(f"{where}: relevant", f"{message_id!r} is not in the history")
+        queries.append(
+            Query(
+                query_id=str(row["query_id"]),
+                user_id=str(row["user_id"]),
+                query=str(row["query"]),
+                relevant=tuple(relevant),
+                category=str(row["category"]),
+                asked_at=parse_time(row["asked_at"], field=f"{where}: asked_at"),
+            )
+        )
+    return queries

@@ -67,7 +67,13 @@ def _left_out(count: int) -> str:
 
 def frame_quarters(*, new_user: bool, style: Style) -> int:
     """Quarter tokens of a block without facts and items, line ends included."""
-    lines = [OPEN_MARK, FRAME_SENTENCE, CLOSE_MARK, *([NEW_USER] if new_user else []), *([PROSE] if style == "prose" else [])]
+    lines = [
+        OPEN_MARK,
+        FRAME_SENTENCE,
+        CLOSE_MARK,
+        *([NEW_USER] if new_user else []),
+        *([PROSE] if style == "prose" else []),
+    ]
     return sum(budget.quarters(one) + 1 for one in lines)
 
 

@@ -47,7 +47,9 @@ class WakeUps:
         try:
             if self._redis.set(_flag(lane), 1, nx=True, ex=OUTSTANDING_SECONDS):
                 queue = Queue(queue_name(lane), connection=self._redis)
-                queue.enqueue(DRAIN, lane.value, result_ttl=0, failure_ttl=3_600, job_timeout=-1, description=f"drain {lane}")
+                queue.enqueue(
+                    DRAIN, lane.value, result_ttl=0, failure_ttl=3_600, job_timeout=-1, description=f"drain {lane}"
+                )
         except redis.RedisError as exc:
             # The text of the error names the server; its class says enough.
             log.warning("wakeup_lost", lane=lane.value, error=type(exc).__name__)

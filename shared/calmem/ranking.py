@@ -34,9 +34,7 @@ class Fused:
     reasons: tuple[str, ...]
 
 
-def fuse(
-    dense: Sequence[DenseHit], words: Sequence[WordHit], *, script: Script, min_cosine: float
-) -> list[Fused]:
+def fuse(dense: Sequence[DenseHit], words: Sequence[WordHit], *, script: Script, min_cosine: float) -> list[Fused]:
     """Both arms in one order, best first: the weighted sum of their scores, each divided by its best.
 
     A hit by meaning alone needs `min_cosine`; one that words found needs no cosine.

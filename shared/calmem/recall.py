@@ -234,9 +234,9 @@ class Recaller:
             words_found = self._threads.submit(self._words, query, user, scope, clock)
         dense_hits: list[DenseHit] = self._wait(dense, "dense", clock)
         word_hits: list[WordHit] = self._wait(words_found, "words", clock)
-        fused = ranking.fuse(
-            dense_hits, word_hits, script=words.script(query), min_cosine=self._settings.min_cosine
-        )[:LOADED]
+        fused = ranking.fuse(dense_hits, word_hits, script=words.script(query), min_cosine=self._settings.min_cosine)[
+            :LOADED
+        ]
         if not fused:
             return []
         chunk_nos = [hit.chunk_no for hit in fused]

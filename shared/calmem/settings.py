@@ -21,7 +21,9 @@ def _setting(default: Any, meaning: str, *, secret: bool = False) -> Any:
 class Settings:
     """One field per setting; the environment variable is `CALMEM_` + the field's name in capitals."""
 
-    database_url: str = _setting("", "Postgres with pgvector, postgresql://…; empty: the embedded one of `calmem up`", secret=True)
+    database_url: str = _setting(
+        "", "Postgres with pgvector, postgresql://…; empty: the embedded one of `calmem up`", secret=True
+    )
     redis_url: str = _setting("", "Redis of the queue, redis://… or unix://…; empty: the embedded one", secret=True)
     model: str = _setting("sentence-transformers/all-MiniLM-L6-v2", "embedding model of a new index")
     model_path: str = _setting("", "directory with model.onnx and tokenizer files; before bundled and downloaded ones")
@@ -43,7 +45,9 @@ class Settings:
     lease_seconds: float = _setting(60.0, "a worker's lease on its messages")
     max_attempts: int = _setting(5, "attempts before a message is set aside")
     sweep_seconds: float = _setting(5.0, "pause between two rounds of the sweeper")
-    degraded_after_seconds: float = _setting(120.0, "age of the oldest pending message at which /readyz reports degraded")
+    degraded_after_seconds: float = _setting(
+        120.0, "age of the oldest pending message at which /readyz reports degraded"
+    )
     recall_deadline_ms: int = _setting(300, "time a recall may take; it answers with what it has")
     min_cosine: float = _setting(0.4, "least cosine of a hit found by meaning alone")
     candidates: int = _setting(200, "hits taken from each arm of the search")

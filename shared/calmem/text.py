@@ -27,7 +27,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _INVISIBLE = r"[\s\u00ad\u200b-\u200f\u2060-\u2064\ufeff]*"
 _MARK = re.compile("[<＜﹤]" + rf"(?={_INVISIBLE}[/／]?" + "".join(_INVISIBLE + c for c in "moim") + ")", re.IGNORECASE)
 _BLOCK = re.compile(
-    rf"{re.escape(OPEN_MARK)}.*?{re.escape(CLOSE_MARK)}|{re.escape(OPEN_MARK)}\s*{re.escape(FRAME_SENTENCE)}.*\Z", re.DOTALL
+    rf"{re.escape(OPEN_MARK)}.*?{re.escape(CLOSE_MARK)}|{re.escape(OPEN_MARK)}\s*{re.escape(FRAME_SENTENCE)}.*\Z",
+    re.DOTALL,
 )
 
 

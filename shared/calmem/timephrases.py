@@ -33,14 +33,20 @@ _MONTHS = "january february march april may june july august september october n
 _WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
 _CN_WEEKDAYS = "一二三四五六日"
 # A number that long is no span of a person's life; the phrase then means nothing here.
-_N = r"(\d{1,4}|" + "|".join(sorted((re.escape(w) for w in _NUMBERS if w.isascii()), key=len, reverse=True)) + r")(?: of)?"
+_N = (
+    r"(\d{1,4}|"
+    + "|".join(sorted((re.escape(w) for w in _NUMBERS if w.isascii()), key=len, reverse=True))
+    + r")(?: of)?"
+)
 _CN_N = "([0-9]{1,4}|十[一二]?|[一二两三四五六七八九])"
 _M = "(" + "|".join(f"{m[:3]}(?:{m[3:]})?" if m != "may" else "may" for m in _MONTHS) + r")\.?"
 _UNIT_DAYS = {"day": 1, "天": 1, "日": 1, "week": 7, "周": 7, "星期": 7, "month": 30, "月": 30, "year": 365, "年": 365}
 
 _LATEST = re.compile(r"\b(?:most recent(?:ly)?|latest|last time)\b|最近一次|最近|最新|上一次|上次", re.IGNORECASE)
 # "When did we …" asks for a time; a phrase in it is not where to look.
-_ASKS_WHEN = re.compile(r"^\s*(?:when|how long|what (?:date|day|year|month|time))\b|什么时候|哪一?天|几月|几号|何时", re.IGNORECASE)
+_ASKS_WHEN = re.compile(
+    r"^\s*(?:when|how long|what (?:date|day|year|month|time))\b|什么时候|哪一?天|几月|几号|何时", re.IGNORECASE
+)
 
 
 def read(query: str, *, now: datetime, zone: ZoneInfo) -> TimeView:

@@ -36,7 +36,9 @@ _ENGLISH_STOP = frozenset(
     should so some such t tell than that the their them then there these they thing things this those through to too under until up
     us ve very was we were what when where which while who whom whose why will with would you your yours""".split()
 )
-_CJK_STOP = frozenset("的了吗呢吧啊呀嘛哦嗯是在有和与也都就还又很不没这那哪个些么什怎谁几多少为以于被把让给对从到过着得地之其而且或但如果")
+_CJK_STOP = frozenset(
+    "的了吗呢吧啊呀嘛哦嗯是在有和与也都就还又很不没这那哪个些么什怎谁几多少为以于被把让给对从到过着得地之其而且或但如果"
+)
 _CJK_STOP_PAIRS = frozenset(
     "什么 怎么 哪个 哪些 哪里 哪儿 多少 几个 为什 一个 这个 那个 是什 是谁 的是 了吗 是不 不是 有没 没有 你知 知道 可以 我们 你们 他们 "
     "么时 时候 请问 告诉 另外 还有 以及 是多 是哪 是几 呢？ 吗？".split()
@@ -55,7 +57,10 @@ _LANGUAGES: dict[str, frozenset[str]] = {
 }  # fmt: skip
 
 # Asking for a name is answered by sentences that do not hold the word "name".
-_NAME_QUESTION = re.compile(r"我.{0,2}(?:叫什么|名字|姓名|叫啥)|what(?:'s| is| was) my name|do you (?:know|remember) my name|who am i\b", re.IGNORECASE)
+_NAME_QUESTION = re.compile(
+    r"我.{0,2}(?:叫什么|名字|姓名|叫啥)|what(?:'s| is| was) my name|do you (?:know|remember) my name|who am i\b",
+    re.IGNORECASE,
+)
 _NAME_ANSWERS = ("我是", "我叫", "名字", "name")
 
 _local = threading.local()

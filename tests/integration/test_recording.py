@@ -104,9 +104,7 @@ def test_another_users_session_is_refused(memory: Memory, settings: Settings) ->
     with pytest.raises(Forbidden, match="session_id"):
         memory.record(**turn(user_id="bob"))
     with pytest.raises(Forbidden, match="session_id"):
-        memory.recall(
-            user_id="bob", session_id="s1", query="garden", current_tokens=0, context_window_capacity=1000
-        )
+        memory.recall(user_id="bob", session_id="s1", query="garden", current_tokens=0, context_window_capacity=1000)
     with pytest.raises(Forbidden, match="session_id"):
         memory.remember_fact(user_id="bob", session_id="s1", key="k", value="v")
     with pytest.raises(Forbidden, match="session_id"):
@@ -161,10 +159,7 @@ def test_a_batch_of_the_wrong_shape_is_refused(memory: Memory, batch: Any) -> No
 
 @pytest.mark.parametrize(
     ("fields", "named"),
-    [
-        ({"user_id": value}, "user_id")
-        for value in (None, "", "  ", "*", "%", ["ada"], 7, True, "a" * 257, "a\nb")
-    ]
+    [({"user_id": value}, "user_id") for value in (None, "", "  ", "*", "%", ["ada"], 7, True, "a" * 257, "a\nb")]
     + [({"session_id": value}, "session_id") for value in (None, "", ["s1"], "*")]
     + [({"message_id": value}, "message_id") for value in ("", ["m"], 5, "%")]
     + [({"role": value}, "role") for value in (None, "", "USER", "robot", ["user"])]

@@ -158,9 +158,7 @@ class Drainer:
     def _fail(self, claim: Claim, exc: Exception, token: UUID) -> None:
         error = f"{type(exc).__name__}: {exc}"[:_ERROR_CHARS]
         most = self._settings.max_attempts
-        aside = self._persist(
-            lambda conn: tasks.fail(conn, token=token, claim=claim, error=error, max_attempts=most)
-        )
+        aside = self._persist(lambda conn: tasks.fail(conn, token=token, claim=claim, error=error, max_attempts=most))
         metrics.INDEX_FAILURES.inc()
         log.warning(
             "message_not_indexed",

@@ -125,7 +125,9 @@ def _print_facts(found: list[Fact], as_json: bool) -> None:
     if as_json:
         output.print_json([wire.fact(fact) for fact in found])
     else:
-        output.print_table([(f.session_id, f.category, f.key, f.value) for f in found], ["session", "category", "key", "value"])
+        output.print_table(
+            [(f.session_id, f.category, f.key, f.value) for f in found], ["session", "category", "key", "value"]
+        )
 
 
 @facts.command("set")

@@ -37,7 +37,9 @@ def evaluate(history: Path, queries: Path, budget: str, workers: int, json_out: 
     for group, pick in _groups(report):
         names = list(pick["full"])
         click.echo(f"\n{group}")
-        output.print_table([[system, *[f"{scores[n]:.3f}" for n in names]] for system, scores in pick.items()], ["system", *names])
+        output.print_table(
+            [[system, *[f"{scores[n]:.3f}" for n in names]] for system, scores in pick.items()], ["system", *names]
+        )
     click.echo(f"\n{report['queries']} queries, {report['messages']} messages, seconds {report['seconds']}")
     if json_out is not None:
         json_out.write_text(json.dumps(report, ensure_ascii=False, indent=2), "utf-8")

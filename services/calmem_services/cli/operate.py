@@ -75,7 +75,10 @@ def failed(context: click.Context, limit: int, as_json: bool) -> None:
     elif not rows:
         click.echo("no failed messages")
     else:
-        table = [(r.message_id, r.user_id, r.session_id, r.attempts, r.failed_at.isoformat("T", "seconds"), r.error) for r in rows]
+        table = [
+            (r.message_id, r.user_id, r.session_id, r.attempts, r.failed_at.isoformat("T", "seconds"), r.error)
+            for r in rows
+        ]
         output.print_table(table, ["message", "user", "session", "attempts", "failed at", "error"])
 
 

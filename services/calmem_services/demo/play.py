@@ -136,7 +136,14 @@ def _show(http: httpx.Client, stack: Stack) -> None:
     ask("An identifier", "what happened with order SF-123456789?", "SF123456789", k=3)
     ask("From an earlier session", "Is there anything I am allergic to?", "walnuts", k=3)
     ask("In Chinese", "我叔叔叫什么，住在哪里？", "周建国", k=3)
-    ask("A new user", "What do you know about me?", "Nothing is remembered", user_id="noor", session_id="first", active_from_seq=None)
+    ask(
+        "A new user",
+        "What do you know about me?",
+        "Nothing is remembered",
+        user_id="noor",
+        session_id="first",
+        active_from_seq=None,
+    )
 
 
 def _put_fact(http: httpx.Client, stack: Stack, key: str, value: str) -> None:

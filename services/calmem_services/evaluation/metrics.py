@@ -31,9 +31,7 @@ def evidence_recall(block: str, contents: Sequence[str]) -> float:
 def _is_in(block: str, content: str) -> bool:
     if content in block:
         return True
-    return any(
-        content[start : start + ENOUGH_CHARS] in block for start in range(len(content) - ENOUGH_CHARS + 1)
-    )
+    return any(content[start : start + ENOUGH_CHARS] in block for start in range(len(content) - ENOUGH_CHARS + 1))
 
 
 def mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

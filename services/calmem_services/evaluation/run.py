@@ -71,15 +71,17 @@ def _scratch(settings: Settings) -> Iterator[Settings]:
     with servers(settings) as running:
         name = f"calmem_eval_{secrets.token_hex(4)}"
         with scratch_database(running.database_url, name) as url:
-            migrate(
-                url, model=running.model, chunk_chars=running.chunk_chars, overlap_chars=running.overlap_chars
-            )
+            migrate(url, model=running.model, chunk_chars=running.chunk_chars, overlap_chars=running.overlap_chars)
             yield replace(running, database_url=url, redis_url="", recall_deadline_ms=60_000)
 
 
 def _index(settings: Settings, workers: int) -> None:
     processes = [
-        subprocess.Popen([sys.executable, "-m", "calmem_services.cli.main", "worker", "--burst"], env=environment(settings), stdout=subprocess.DEVNULL)
+        subprocess.Popen(
+            [sys.executable, "-m", "calmem_services.cli.main", "worker", "--burst"],
+            env=environment(settings),
+            stdout=subprocess.DEVNULL,
+        )
         for _ in range(workers)
     ]
     if any([process.wait() for process in processes]):

@@ -39,7 +39,9 @@ def router(database: Database, settings: Settings, checks: dict[str, Callable[[]
         """The process is up and answers. Says nothing about what it depends on."""
         return {"status": "ok"}
 
-    @routes.get("/readyz", response_class=JSONResponse, responses={200: _json(_READY_SCHEMA), 503: _json(_READY_SCHEMA)})
+    @routes.get(
+        "/readyz", response_class=JSONResponse, responses={200: _json(_READY_SCHEMA), 503: _json(_READY_SCHEMA)}
+    )
     def readyz() -> JSONResponse:
         """200 `ready`; 200 `degraded` when it serves but the oldest pending message is older than the setting
         `degraded_after_seconds` (the indexing is stuck, not this process); 503 `unready` when it cannot serve."""
@@ -73,7 +75,11 @@ def router(database: Database, settings: Settings, checks: dict[str, Callable[[]
         }
         return JSONResponse(body, status_code=200 if fit else 503)
 
-    @routes.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus text"}})
+    @routes.get(
+        "/metrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus text"}},
+    )
     def prometheus() -> Response:
         """Prometheus metrics of this process, and the state of the queue."""
         try:

@@ -80,7 +80,9 @@ def install(app: FastAPI) -> None:
     def http_error(_request: Request, exc: Exception) -> JSONResponse:
         assert isinstance(exc, HTTPException)
         status = HTTPStatus(exc.status_code)
-        return _document(status, f"{status.phrase}: see /openapi.json for the routes and their methods", headers=exc.headers)
+        return _document(
+            status, f"{status.phrase}: see /openapi.json for the routes and their methods", headers=exc.headers
+        )
 
     def unexpected(request: Request, exc: Exception) -> JSONResponse:
         log.error("request_crashed", path=_route(request), error=type(exc).__name__, exc_info=exc)
@@ -98,9 +100,7 @@ def _route(request: Request) -> str:
     return str(getattr(route, "path", ""))
 
 
-def _document(
-    status: HTTPStatus, detail: str, *, field: str | None = None, headers: Any = None
-) -> JSONResponse:
+def _document(status: HTTPStatus, detail: str, *, field: str | None = None, headers: Any = None) -> JSONResponse:
     body: dict[str, Any] = {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail}
     if field is not None:
         body["field"] = field

@@ -53,7 +53,9 @@ def create_app(settings: Settings) -> FastAPI:
         openapi_extra=wire.body(wire.MESSAGE),
         responses={
             201: wire.answer("message_id", "seq", "created", description="Stored"),
-            200: wire.answer("message_id", "seq", "created", description="Stored before, or memory is off (`stored: false`)"),
+            200: wire.answer(
+                "message_id", "seq", "created", description="Stored before, or memory is off (`stored: false`)"
+            ),
             **documented(400, 403, 409, 413, 415, 422, 503),
         },
         response_class=JSONResponse,
@@ -89,7 +91,10 @@ def create_app(settings: Settings) -> FastAPI:
         stored = await run_in_threadpool(recorder.record_many, fields["messages"])
         return {"results": [wire.recorded(one) for one in stored]}
 
-    @app.get("/v1/users/{user_id}", responses={200: wire.answer("user_id", "memory", "time_zone"), **documented(404, 422, 503)})
+    @app.get(
+        "/v1/users/{user_id}",
+        responses={200: wire.answer("user_id", "memory", "time_zone"), **documented(404, 422, 503)},
+    )
     def get_user(user_id: str) -> dict[str, Any]:
         """The user's switch and time zone."""
         return wire.user(users.get(user_id))

@@ -42,9 +42,7 @@ class Stack:
 def environment(settings: Settings) -> dict[str, str]:
     """The environment of a child process that gets exactly these settings."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    return own | {
-        PREFIX + field.name.upper(): str(getattr(settings, field.name)) for field in fields(settings)
-    }
+    return own | {PREFIX + field.name.upper(): str(getattr(settings, field.name)) for field in fields(settings)}
 
 
 @contextmanager
@@ -175,4 +173,3 @@ class _Children:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-

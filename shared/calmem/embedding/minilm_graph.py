@@ -47,7 +47,9 @@ class _Graph:
 
     def dense(self, x: str, prefix: str, output: str) -> str:
         kernel = self.constant(f"{prefix}.kernel", self._weights[f"{prefix}.weight"].astype(np.float32).T)
-        return self.add("Add", [self.add("MatMul", [x, kernel], f"{output}.product"), self.weight(f"{prefix}.bias")], output)
+        return self.add(
+            "Add", [self.add("MatMul", [x, kernel], f"{output}.product"), self.weight(f"{prefix}.bias")], output
+        )
 
     def norm(self, x: str, prefix: str, output: str) -> str:
         scale, bias = self.weight(f"{prefix}.weight"), self.weight(f"{prefix}.bias")
@@ -77,15 +79,24 @@ class _Graph:
 
         def split(part: str, order: list[int]) -> str:
             projected = self.dense(x, f"{source}.attention.self.{part}", f"{here}.{part}")
-            return self.add("Transpose", [self.add("Reshape", [projected, heads], f"{here}.{part}.4d")], f"{here}.{part}.heads", perm=order)
+            return self.add(
+                "Transpose",
+                [self.add("Reshape", [projected, heads], f"{here}.{part}.4d")],
+                f"{here}.{part}.heads",
+                perm=order,
+            )
 
         query, key, value = split("query", [0, 2, 1, 3]), split("key", [0, 2, 3, 1]), split("value", [0, 2, 1, 3])
         product = self.add("MatMul", [query, key], f"{here}.product")
         scale = self.constant("scale", np.array(float(np.sqrt(HIDDEN // HEADS)), np.float32))
         scores = self.add("Add", [self.add("Div", [product, scale], f"{here}.scaled"), bias], f"{here}.scores")
         shares = self.add("Softmax", [scores], f"{here}.shares", axis=-1)
-        mixed = self.add("Transpose", [self.add("MatMul", [shares, value], f"{here}.mixed")], f"{here}.mixed.t", perm=[0, 2, 1, 3])
-        joined = self.add("Reshape", [mixed, self.constant("joined", np.array([0, 0, HIDDEN], np.int64))], f"{here}.joined")
+        mixed = self.add(
+            "Transpose", [self.add("MatMul", [shares, value], f"{here}.mixed")], f"{here}.mixed.t", perm=[0, 2, 1, 3]
+        )
+        joined = self.add(
+            "Reshape", [mixed, self.constant("joined", np.array([0, 0, HIDDEN], np.int64))], f"{here}.joined"
+        )
         attended = self.dense(joined, f"{source}.attention.output.dense", f"{here}.attended")
         first = self.add("Add", [attended, x], f"{here}.residual1")
         x = self.norm(first, f"{source}.attention.output.LayerNorm", f"{here}.norm1")
@@ -94,7 +105,11 @@ class _Graph:
         # GELU by erf, written the way that onnxruntime recognises and fuses.
         half = self.add("Div", [inner, self.constant("sqrt2", np.array(np.sqrt(2.0), np.float32))], f"{here}.gelu.div")
         erf = self.add("Add", [self.add("Erf", [half], f"{here}.gelu.erf"), "float_one"], f"{here}.gelu.add")
-        gelu = self.add("Mul", [self.add("Mul", [inner, erf], f"{here}.gelu.mul"), self.constant("half", np.array(0.5, np.float32))], f"{here}.gelu")
+        gelu = self.add(
+            "Mul",
+            [self.add("Mul", [inner, erf], f"{here}.gelu.mul"), self.constant("half", np.array(0.5, np.float32))],
+            f"{here}.gelu",
+        )
         outer = self.dense(gelu, f"{source}.output.dense", f"{here}.outer")
         second = self.add("Add", [outer, x], f"{here}.residual2")
         return self.norm(second, f"{source}.output.LayerNorm", f"{here}.norm2")

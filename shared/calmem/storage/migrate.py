@@ -64,7 +64,9 @@ def migrate(
             conn.execute(_FIRST_INDEX, index)
             return applied
     except psycopg.errors.FeatureNotSupported as exc:
-        raise PermanentError("this Postgres has no pgvector: install the extension `vector`, then migrate again") from exc
+        raise PermanentError(
+            "this Postgres has no pgvector: install the extension `vector`, then migrate again"
+        ) from exc
     except psycopg.OperationalError as exc:
         raise TransientError("the database cannot be reached") from exc
 

@@ -131,9 +131,7 @@ MAX_TOKENS = 62
 COMMON = 5_000
 
 
-def words(
-    conn: Connection, scope: Scope, tokens: Sequence[int], weights: Sequence[float], limit: int
-) -> list[WordHit]:
+def words(conn: Connection, scope: Scope, tokens: Sequence[int], weights: Sequence[float], limit: int) -> list[WordHit]:
     """The `limit` best chunks by BM25 over the query's keyed tokens (one weight each; the first 62 count)."""
     tokens, weights = tokens[:MAX_TOKENS], weights[:MAX_TOKENS]
     values = {**scope.values(), "tokens": list(tokens), "weights": list(weights), "limit": limit, "common": COMMON}
@@ -180,7 +178,9 @@ def load_items(conn: Connection, scope: Scope, chunk_nos: Sequence[int], *, reac
     ]
 
 
-_HAS_MEMORY = "SELECT EXISTS (SELECT 1 FROM messages WHERE user_no = %s) OR EXISTS (SELECT 1 FROM facts WHERE user_no = %s)"
+_HAS_MEMORY = (
+    "SELECT EXISTS (SELECT 1 FROM messages WHERE user_no = %s) OR EXISTS (SELECT 1 FROM facts WHERE user_no = %s)"
+)
 
 
 def has_memory(conn: Connection, user_no: int) -> bool:

@@ -155,9 +155,7 @@ SELECT user_no, %s, chunk_no, embedding::halfvec FROM unnest(%s::bigint[], %s::b
 _DELETE_TASKS = "DELETE FROM index_tasks WHERE lease_token = %s AND message_no = ANY(%s)"
 
 
-def finish(
-    conn: Connection, *, token: UUID, index_no: int, results: Sequence[tuple[Claim, Sequence[NewChunk]]]
-) -> int:
+def finish(conn: Connection, *, token: UUID, index_no: int, results: Sequence[tuple[Claim, Sequence[NewChunk]]]) -> int:
     """Write the chunks and vectors and clear the tasks, for those messages whose lease is still the token's.
 
     Chunk rows that `record` wrote are kept where the spans are the same. Deleted messages and lost leases are

@@ -109,7 +109,9 @@ SELECT
     (SELECT count(*) FROM vectors v WHERE user_no = %(user_no)s {vectors}),
     (SELECT count(*) FROM facts WHERE user_no = %(user_no)s {facts})
 """
-_CHUNK_OF_VECTOR = "EXISTS (SELECT 1 FROM chunks c WHERE c.user_no = v.user_no AND c.index_no = v.index_no AND c.chunk_no = v.chunk_no"
+_CHUNK_OF_VECTOR = (
+    "EXISTS (SELECT 1 FROM chunks c WHERE c.user_no = v.user_no AND c.index_no = v.index_no AND c.chunk_no = v.chunk_no"
+)
 _KINDS = ("sessions", "messages", "chunks", "vectors", "facts")
 
 _COUNT_USER = _COUNT.format(sessions="", messages="", chunks="", vectors="", facts="")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+
 from calmem.settings import Settings
 from calmem.storage.migrate import migrate
 from calmem_services.local.postgres import EmbeddedPostgres

@@ -111,7 +111,7 @@ def _store(conn: Connection, batch: Sequence[NewMessage], lane: Lane) -> tuple[l
     known = messages.existing(conn, [m.message_id for m in wanted])
     index = indexes.active_index(conn)
 
-    last_seq = {session: seq for session, seq in sessions.values()}
+    last_seq = dict(sessions.values())
     placed: list[messages.Placed] = []
     results: list[Recorded] = []
     for message in batch:

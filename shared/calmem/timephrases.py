@@ -29,8 +29,21 @@ _NUMBERS = {
     )
     for word in words.split()
 }  # fmt: skip
-_MONTHS = "january february march april may june july august september october november december".split()
-_WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
+_MONTHS = [
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+]
+_WEEKDAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 _CN_WEEKDAYS = "一二三四五六日"
 # A number that long is no span of a person's life; the phrase then means nothing here.
 _N = (

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+
 from calmem.errors import InvalidInput, NotFound
 from calmem.memory import Memory
 from calmem.model import Tier
@@ -49,7 +50,8 @@ def test_a_later_value_replaces_and_the_earlier_is_history(memory: Memory) -> No
     assert [(fact.key, fact.value) for fact in memory.recall_facts(user_id="ada")] == [("name", "Bob")]
     assert [v.value for v in memory.fact_history(user_id="ada", session_id="s1", key="name")] == ["Alice"]
     block = recall(memory).block
-    assert "Bob" in block and "Alice" not in block
+    assert "Bob" in block
+    assert "Alice" not in block
 
 
 def test_ten_writers_of_one_key_leave_one_value_and_nine_versions(memory: Memory, settings: Settings) -> None:
@@ -106,9 +108,11 @@ def test_three_hundred_facts_stay_inside_the_budget(memory: Memory) -> None:
 
     answer = recall(memory, current_tokens=850)
 
-    assert answer.tier is Tier.FACTS_ONLY and answer.tokens <= 300
+    assert answer.tier is Tier.FACTS_ONLY
+    assert answer.tokens <= 300
     kept = [number for number in range(300) if f"key{number:03}" in answer.block]
-    assert kept == list(range(300 - len(kept), 300)) and kept
+    assert kept == list(range(300 - len(kept), 300))
+    assert kept
     assert str(300 - len(kept)) in answer.block
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+
 from calmem.errors import Conflict, Forbidden, InvalidInput, NotFound, TransientError
 from calmem.memory import Memory
 from calmem.settings import Settings
@@ -38,7 +39,9 @@ def count(settings: Settings, table: str) -> int:
 def test_a_message_commits_with_its_task_and_its_words(memory: Memory, settings: Settings) -> None:
     recorded = memory.record(**turn())
 
-    assert recorded.seq == 1 and recorded.created and recorded.stored
+    assert recorded.seq == 1
+    assert recorded.created
+    assert recorded.stored
     assert [count(settings, table) for table in ("messages", "index_tasks", "chunks", "vectors")] == [1, 1, 1, 0]
     found = memory.search(user_id="ada", query="garden gate")
     assert [item.message_id for item in found] == [recorded.message_id]
@@ -94,7 +97,8 @@ def test_an_id_with_other_content_is_refused_without_telling_whose(
     with pytest.raises(Conflict) as refused:
         memory.record(**{**turn("my secret", message_id="m1"), **change})
 
-    assert "secret" not in str(refused.value) and "ada" not in str(refused.value)
+    assert "secret" not in str(refused.value)
+    assert "ada" not in str(refused.value)
     assert count(settings, "messages") == 1
 
 
@@ -175,7 +179,8 @@ def test_bad_fields_are_named_and_nothing_is_stored(
     with pytest.raises(InvalidInput) as refused:
         memory.record(**{**turn(), **fields})
 
-    assert refused.value.field == named and refused.value.detail
+    assert refused.value.field == named
+    assert refused.value.detail
     assert [count(settings, table) for table in ("users", "sessions", "messages")] == [0, 0, 0]
 
 
@@ -205,7 +210,8 @@ def test_text_is_sanitised_on_its_way_in(memory: Memory) -> None:
     stored, _ = memory.messages("ada", "s1")
     assert stored[0].content == "Acme moved to Shenzhen."
     assert stored[1].content == "cheers � and �"
-    assert stored[2].content.startswith("a\n") and stored[2].content.endswith("\nb")
+    assert stored[2].content.startswith("a\n")
+    assert stored[2].content.endswith("\nb")
     assert memory.search(user_id="ada", query="where did Acme move")[0].text == "Acme moved to Shenzhen."
 
 
@@ -231,7 +237,8 @@ def test_a_replayed_block_is_stored_but_never_indexed(memory: Memory, settings: 
     block = memory.recall(
         user_id="ada", session_id="s2", query="gate code", current_tokens=0, context_window_capacity=1000
     ).block
-    assert OPEN_MARK in block and CLOSE_MARK in block
+    assert OPEN_MARK in block
+    assert CLOSE_MARK in block
     for number in range(50):
         memory.record(**turn(f"{block}\nquestion number {number}", session_id="s2"))
 
@@ -261,12 +268,14 @@ def test_pages_of_sessions_and_messages(memory: Memory) -> None:
 
     first, cursor = memory.sessions("ada", limit=2)
     rest, end = memory.sessions("ada", limit=2, cursor=cursor)
-    assert [s.session_id for s in first + rest] == ["s0", "s1", "s2"] and end is None
+    assert [s.session_id for s in first + rest] == ["s0", "s1", "s2"]
+    assert end is None
     assert [s.messages for s in first] == [3, 3]
 
     page, cursor = memory.messages("ada", "s1", limit=2)
     tail, end = memory.messages("ada", "s1", limit=2, cursor=cursor)
-    assert [m.seq for m in page + tail] == [1, 2, 3] and end is None
+    assert [m.seq for m in page + tail] == [1, 2, 3]
+    assert end is None
     for bad in ("x", "!", "FF" * 20):
         with pytest.raises(InvalidInput, match="cursor"):
             memory.sessions("ada", cursor=bad)

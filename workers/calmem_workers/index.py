@@ -11,6 +11,7 @@ from typing import TypeVar
 from uuid import UUID, uuid4
 
 import structlog
+
 from calmem import metrics
 from calmem.chunking import chunk
 from calmem.embedding import Embedder, embedding_text, probe

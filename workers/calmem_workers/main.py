@@ -10,6 +10,8 @@ from typing import Any
 
 import redis
 import structlog
+from rq import Queue, SimpleWorker
+
 from calmem import queueing
 from calmem.errors import TransientError
 from calmem.model import Lane
@@ -17,8 +19,6 @@ from calmem.models import Models
 from calmem.queueing import WakeUps
 from calmem.settings import Settings
 from calmem.storage.pool import Database
-from rq import Queue, SimpleWorker
-
 from calmem_workers.index import Drainer
 
 log = structlog.get_logger(__name__)

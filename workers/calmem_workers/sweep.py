@@ -7,6 +7,7 @@ import threading
 from types import FrameType
 
 import structlog
+
 from calmem.errors import TransientError
 from calmem.model import QueueState
 from calmem.queueing import WakeUps

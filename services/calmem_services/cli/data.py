@@ -6,9 +6,9 @@ import sys
 from typing import Any, BinaryIO
 
 import click
+
 from calmem.model import Fact, Item, Lane
 from calmem.recall import MAX_K
-
 from calmem_services.cli import output
 from calmem_services.cli.importing import Report, import_lines
 from calmem_services.http import wire

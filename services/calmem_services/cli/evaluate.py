@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from calmem.errors import InvalidInput
 
+from calmem.errors import InvalidInput
 from calmem_services.cli import output
 from calmem_services.evaluation.run import evaluate as run
 

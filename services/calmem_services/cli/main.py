@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import click
-from calmem.errors import CalmemError, InvalidInput
 
+from calmem.errors import CalmemError, InvalidInput
 from calmem_services.cli import data, evaluate, operate, processes
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import fields
 
 import click
+
 from calmem.errors import NotFound
 from calmem.queueing import WakeUps
 from calmem.settings import PREFIX, Settings
 from calmem.storage import migrate as migrations
 from calmem.storage import stats as counting
 from calmem.storage import tasks
-
 from calmem_services.cli import output
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
+
 from calmem import logs
 from calmem.errors import PermanentError
 from calmem.memory import Memory

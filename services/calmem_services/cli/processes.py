@@ -8,13 +8,13 @@ from dataclasses import replace
 from types import FrameType
 
 import click
-from calmem_workers.main import run_worker
-from calmem_workers.sweep import run_sweeper
 
 from calmem_services.cli import output
 from calmem_services.demo.play import play
 from calmem_services.http.app import serve as serve_app
 from calmem_services.local.stack import run_stack
+from calmem_workers.main import run_worker
+from calmem_workers.sweep import run_sweeper
 
 
 @click.command()

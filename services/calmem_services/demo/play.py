@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 import httpx
+
 from calmem.embedding import bundled
 from calmem.errors import CalmemError, TransientError
 from calmem.settings import Settings
-
 from calmem_services.demo.conversation import TALKS, Talk
 from calmem_services.local.stack import Stack, free_ports, run_stack
 

@@ -18,7 +18,6 @@ from calmem.memory import Memory
 from calmem.model import Lane
 from calmem.settings import Settings
 from calmem.storage.migrate import migrate, scratch_database
-
 from calmem_services.evaluation.data import Query, read_lines, read_queries
 from calmem_services.evaluation.metrics import KS, evidence_recall, mean, ranked_scores
 from calmem_services.local.stack import environment, servers
@@ -84,7 +83,7 @@ def _index(settings: Settings, workers: int) -> None:
         )
         for _ in range(workers)
     ]
-    if any([process.wait() for process in processes]):
+    if any(process.wait() for process in processes):
         raise TransientError("a worker process failed; its log above says why")
 
 

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, asynccontextmanager
 
 import structlog
 import uvicorn
-from calmem import logs
-from calmem.settings import Settings
 from fastapi import FastAPI, Request, Response
 
+from calmem import logs
+from calmem.settings import Settings
 from calmem_services.http import problems
 
 log = structlog.get_logger(__name__)

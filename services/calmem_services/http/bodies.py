@@ -7,9 +7,9 @@ from collections.abc import Collection
 from http import HTTPStatus
 from typing import Any
 
-from calmem.errors import InvalidInput
 from fastapi import Request
 
+from calmem.errors import InvalidInput
 from calmem_services.http.problems import Problem
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
 from calmem import metrics
 from calmem.errors import CalmemError
 from calmem.model import Lane
 from calmem.settings import Settings
 from calmem.storage import stats, tasks
 from calmem.storage.pool import Database
-from fastapi import APIRouter
-from fastapi.responses import JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 # Longest wait for the database of one look at it.
 _WAIT_SECONDS = 2.0

@@ -6,11 +6,12 @@ from http import HTTPStatus
 from typing import Any
 
 import structlog
-from calmem.errors import CalmemError, Conflict, Forbidden, InvalidInput, ModelUnavailable, NotFound, TransientError
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+
+from calmem.errors import CalmemError, Conflict, Forbidden, InvalidInput, ModelUnavailable, NotFound, TransientError
 
 log = structlog.get_logger(__name__)
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
+from fastapi import FastAPI, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+
 from calmem.queueing import WakeUps
 from calmem.recording import Recorder
 from calmem.settings import Settings
 from calmem.storage.pool import Database
 from calmem.users import Users
-from fastapi import FastAPI, Query, Request
-from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import JSONResponse
-
 from calmem_services.http import health, wire
 from calmem_services.http.app import build
 from calmem_services.http.bodies import read_object

@@ -10,7 +10,6 @@ from importlib import util
 from pathlib import Path
 
 from calmem.errors import PermanentError, TransientError
-
 from calmem_services.local.children import die_with_parent
 
 _START_SECONDS = 10.0

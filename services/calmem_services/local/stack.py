@@ -15,10 +15,10 @@ from typing import IO
 
 import httpx
 import structlog
+
 from calmem.errors import PermanentError, TransientError
 from calmem.settings import PREFIX, Settings
 from calmem.storage.migrate import migrate
-
 from calmem_services.local.children import die_with_parent
 from calmem_services.local.postgres import EmbeddedPostgres
 from calmem_services.local.redis import EmbeddedRedis

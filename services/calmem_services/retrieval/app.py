@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
+from fastapi import FastAPI, Query, Request
+from fastapi.concurrency import run_in_threadpool
+
 from calmem import metrics
 from calmem.facts import Facts
 from calmem.model import Recall
@@ -15,9 +18,6 @@ from calmem.settings import Settings
 from calmem.storage import indexes
 from calmem.storage.pool import Database
 from calmem.users import MAX_PAGE, PAGE, Users
-from fastapi import FastAPI, Query, Request
-from fastapi.concurrency import run_in_threadpool
-
 from calmem_services.http import health, wire
 from calmem_services.http.app import build
 from calmem_services.http.bodies import read_object

@@ -106,7 +106,9 @@ def fact_versions(conn: Connection, user_no: int, session_no: int, key: str) -> 
 
 def _fact(row: tuple[object, ...]) -> Fact:
     fact_no, session_id, category, key, value, created_at, updated_at, expires_at, source = row
-    assert isinstance(fact_no, int) and isinstance(created_at, datetime) and isinstance(updated_at, datetime)
+    assert isinstance(fact_no, int)
+    assert isinstance(created_at, datetime)
+    assert isinstance(updated_at, datetime)
     return Fact(
         fact_id=fact_no,
         session_id=str(session_id),

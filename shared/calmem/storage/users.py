@@ -46,7 +46,9 @@ def update_user(conn: Connection, user_no: int, *, memory_on: bool | None, time_
 
 def _user(row: tuple[object, ...]) -> User:
     user_no, user_id, memory_on, time_zone, key = row
-    assert isinstance(user_no, int) and isinstance(memory_on, bool) and isinstance(key, bytes)
+    assert isinstance(user_no, int)
+    assert isinstance(memory_on, bool)
+    assert isinstance(key, bytes)
     return User(user_no=user_no, user_id=str(user_id), memory_on=memory_on, time_zone=str(time_zone), key=key)
 
 
@@ -183,5 +185,6 @@ _NOW = "SELECT clock_timestamp()"
 def database_now(conn: Connection) -> datetime:
     """The database's clock, the one that every process agrees on."""
     row = conn.execute(_NOW).fetchone()
-    assert row is not None and isinstance(row[0], datetime)
+    assert row is not None
+    assert isinstance(row[0], datetime)
     return row[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from calmem.facts import Facts
@@ -55,7 +54,7 @@ class Memory:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    def record(self, **fields: Any) -> Recorded:
+    def record(self, /, **fields: Any) -> Recorded:
         """See `calmem.recording.Recorder.record`."""
         return self._recorder.record(**fields)
 
@@ -63,19 +62,19 @@ class Memory:
         """See `calmem.recording.Recorder.record_many`."""
         return self._recorder.record_many(messages, lane=lane)
 
-    def recall(self, **request: Any) -> Recall:
+    def recall(self, /, **request: Any) -> Recall:
         """See `calmem.recall.Recaller.recall`."""
         return self._recaller.recall(**request)
 
-    def search(self, **request: Any) -> list[Item]:
+    def search(self, /, **request: Any) -> list[Item]:
         """See `calmem.recall.Recaller.search`."""
         return self._recaller.search(**request)
 
-    def remember_fact(self, **fact: Any) -> Fact | None:
+    def remember_fact(self, /, **fact: Any) -> Fact | None:
         """See `calmem.facts.Facts.remember`."""
         return self._facts.remember(**fact)
 
-    def recall_facts(self, **request: Any) -> list[Fact]:
+    def recall_facts(self, /, **request: Any) -> list[Fact]:
         """See `calmem.facts.Facts.recall`."""
         return self._facts.recall(**request)
 
@@ -123,10 +122,10 @@ class Memory:
 def _threaded(
     method: Callable[Concatenate[Memory, P], R],
 ) -> Callable[Concatenate[AsyncMemory, P], Coroutine[Any, Any, R]]:
-    @wraps(method)
     async def call(self: AsyncMemory, *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.to_thread(method, self.memory, *args, **kwargs)
 
+    call.__doc__ = method.__doc__
     return call
 
 

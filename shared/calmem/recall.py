@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar, get_args
 from zoneinfo import ZoneInfo
 
-from calmem import block, budget, ranking, text, timephrases, words
+from calmem import budget, ranking, text, timephrases, words
 from calmem.errors import InvalidInput, ModelUnavailable, TransientError
-from calmem.model import Budget, DenseHit, Fact, Item, Recall, SearchIndex, Style, Tier, User, WordHit
+from calmem.model import Block, Budget, DenseHit, Fact, Item, Recall, SearchIndex, Style, Tier, User, WordHit
 from calmem.models import Models
 from calmem.settings import Settings
 from calmem.storage import facts, indexes, search, users
@@ -161,7 +161,7 @@ class Recaller:
         if user is not None and scope is not None and known and limits.episodes > 0 and asked.query.strip():
             ranked = self._search(asked, user, scope, index, zone, clock)
 
-        def build() -> tuple[block.Block, list[Item]]:
+        def build() -> tuple[Block, list[Item]]:
             return ranking.fit(
                 ranked,
                 k=asked.k,

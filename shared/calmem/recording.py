@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from calmem import text
 from calmem.chunking import chunk
@@ -81,7 +81,7 @@ class Recorder:
             user_id=text.clean_id(fields["user_id"], field="user_id"),
             session_id=text.clean_id(fields["session_id"], field="session_id"),
             message_id=str(uuid.uuid4()) if message_id is None else text.clean_id(message_id, field="message_id"),
-            role=role,
+            role=cast(Role, role),
             content=text.clean(fields["content"], field="content", limit_bytes=self._settings.message_bytes),
             name=text.clean_label(fields.get("name"), field="name"),
             created_at=datetime.now(UTC) if created_at is None else text.parse_time(created_at, field="created_at"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -136,7 +136,7 @@ def test_a_fact_cannot_be_moved_to_another_user(memory: Memory) -> None:
 @pytest.mark.parametrize("user_id", [None, "", "*", "%", ["ada"]])
 def test_nobody_and_everybody_are_not_users(memory: Memory, user_id: Any) -> None:
     remember(memory, "name", "Bob")
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: recall(memory, user_id=user_id),
         lambda: memory.search(user_id=user_id, query="x"),
         lambda: memory.recall_facts(user_id=user_id),

@@ -7,6 +7,7 @@ from dataclasses import fields
 import click
 
 from calmem.errors import NotFound
+from calmem.model import Lane
 from calmem.queueing import WakeUps
 from calmem.settings import PREFIX, Settings
 from calmem.storage import migrate as migrations
@@ -47,8 +48,8 @@ def stats(as_json: bool) -> None:
     shown = {
         "status": "degraded" if late else "ok",
         "pending": state.pending,
-        "pending_live": state.pending_by_lane[tasks.Lane.LIVE],
-        "pending_backfill": state.pending_by_lane[tasks.Lane.BACKFILL],
+        "pending_live": state.pending_by_lane[Lane.LIVE],
+        "pending_backfill": state.pending_by_lane[Lane.BACKFILL],
         "leased": state.leased,
         "failed": state.failed,
         "oldest_pending_seconds": round(state.oldest_seconds, 1),

@@ -47,7 +47,8 @@ class FastembedEmbedder:
         return vectors
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        return _unit(np.stack(list(self._model.embed([text], batch_size=1))))[0]
+        vector: NDArray[np.float32] = _unit(np.stack(list(self._model.embed([text], batch_size=1))))[0]
+        return vector
 
 
 def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
@@ -65,7 +66,8 @@ def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
+    unit: NDArray[np.float32] = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
+    return unit
 
 
 def _open(name: str, directory: Path, threads: int) -> Any:

@@ -36,7 +36,8 @@ class Embedder(Protocol):
 
 def probe(embedder: Embedder) -> NDArray[np.float32]:
     """The vector that a model is recognised by, (dimension,)."""
-    return embedder.embed([PROBE_TEXT])[0]
+    vector: NDArray[np.float32] = embedder.embed([PROBE_TEXT])[0]
+    return vector
 
 
 def embedding_text(name: str | None, text: str) -> str:

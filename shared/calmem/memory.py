@@ -122,7 +122,7 @@ class Memory:
 def _threaded(
     method: Callable[Concatenate[Memory, P], R],
 ) -> Callable[Concatenate[AsyncMemory, P], Coroutine[Any, Any, R]]:
-    async def call(self: AsyncMemory, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def call(self: AsyncMemory, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.to_thread(method, self.memory, *args, **kwargs)
 
     call.__doc__ = method.__doc__

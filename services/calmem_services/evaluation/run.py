@@ -12,20 +12,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
+from calmem import budget, ranking
 from calmem.errors import InvalidInput, TransientError
 from calmem.memory import Memory
 from calmem.model import Lane
+from calmem.recall import MAX_K
 from calmem.settings import Settings
 from calmem.storage.migrate import migrate, scratch_database
 from calmem_services.evaluation.data import Query, read_lines, read_queries
-from calmem_services.evaluation.metrics import KS, evidence_recall, mean, ranked_scores
+from calmem_services.evaluation.metrics import evidence_recall, mean, ranked_scores
 from calmem_services.local.stack import environment, servers
 
 # Full system, and each arm of the search alone.
 SYSTEMS: dict[str, tuple[str, ...]] = {"full": ("dense", "words"), "dense": ("dense",), "words": ("words",)}
 _BATCH = 500
-_CAPACITY = 1_000_000
 
 
 def evaluate(
@@ -54,7 +56,7 @@ def evaluate(
         progress(f"indexed in {indexed - recorded:.0f} s; asking {len(asked)} queries")
         systems = {}
         for name, arms in SYSTEMS.items():
-            systems[name] = _system(memory, asked, contents, arms, budgets)
+            systems[name] = _system(memory, own, asked, contents, arms, budgets)
             progress(f"{name} done")
         seconds = {
             "record": round(recorded - began, 2),
@@ -71,7 +73,7 @@ def _scratch(settings: Settings) -> Iterator[Settings]:
         name = f"calmem_eval_{secrets.token_hex(4)}"
         with scratch_database(running.database_url, name) as url:
             migrate(url, model=running.model, chunk_chars=running.chunk_chars, overlap_chars=running.overlap_chars)
-            yield replace(running, database_url=url, redis_url="", recall_deadline_ms=60_000)
+            yield replace(running, database_url=url, redis_url="", recall_deadline_ms=60_000, log_level="warning")
 
 
 def _index(settings: Settings, workers: int) -> None:
@@ -88,25 +90,25 @@ def _index(settings: Settings, workers: int) -> None:
 
 
 def _system(
-    memory: Memory, queries: Sequence[Query], contents: dict[str, str], arms: tuple[str, ...], budgets: Sequence[int]
+    memory: Memory,
+    settings: Settings,
+    queries: Sequence[Query],
+    contents: dict[str, str],
+    arms: tuple[str, ...],
+    budgets: Sequence[int],
 ) -> dict[str, Any]:
+    full = budget.tier(0, 1, settings)
+
     def ask(query: Query) -> dict[str, float]:
-        items = memory.search(user_id=query.user_id, query=query.query, k=2 * max(KS), arms=arms, now=query.asked_at)
+        # `recall` is this search, then this packing: the search need not be done again for every budget.
+        items = memory.search(user_id=query.user_id, query=query.query, k=MAX_K, arms=arms, now=query.asked_at)
         scores = ranked_scores([item.message_id for item in items], query.relevant)
-        for budget in budgets:
-            recall = memory.recall(
-                user_id=query.user_id,
-                session_id=f"eval-{query.query_id}",
-                query=query.query,
-                current_tokens=0,
-                context_window_capacity=_CAPACITY,
-                block_tokens=budget,
-                arms=arms,
-                now=query.asked_at,
+        for tokens in budgets:
+            limits = replace(full, episodes=min(full.episodes, tokens), block=min(full.block, tokens))
+            rendered, _ = ranking.fit(
+                items, k=None, facts=[], zone=ZoneInfo("UTC"), limits=limits, style="list", new_user=False
             )
-            if recall.degraded:
-                raise TransientError(f"query {query.query_id} was degraded: {recall.degraded}")
-            scores[f"budget@{budget}"] = evidence_recall(recall.block, [contents[one] for one in query.relevant])
+            scores[f"budget@{tokens}"] = evidence_recall(rendered.text, [contents[one] for one in query.relevant])
         return scores
 
     with ThreadPoolExecutor(2) as threads:

@@ -1,41 +1,57 @@
-"""What commands print: JSON for programs, aligned columns for people."""
+"""Printing, and opening what a command works with."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import click
+from calmem import logs
+from calmem.errors import PermanentError
+from calmem.memory import Memory
+from calmem.settings import Settings
+from calmem.storage.pool import Database
 
-F = TypeVar("F", bound=Callable[..., Any])
+as_json: Callable[[Any], Any] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def json_option(command: F) -> F:
-    """Adds `--json`, passed on as `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
-
-
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, indent=2))
 
 
-def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns as wide as their widest cell; the last one may run on."""
-    cells = [list(titles), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(len(row[n]) for row in cells) for n in range(len(titles))]
-    for row in cells:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+def print_table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> None:
+    """Aligned columns; the last one may be as long as it likes."""
+    shown = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[place]) for row in shown) for place in range(len(header))]
+    for row in shown:
+        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+        click.echo("  ".join([*cells, row[-1]]).rstrip())
 
 
-def print_counts(counts: dict[str, Any]) -> None:
-    """One `name  value` line for each count."""
-    width = max(map(len, counts), default=0)
-    for name, value in counts.items():
-        click.echo(f"{name.replace('_', ' ').ljust(width)}  {_cell(value)}")
+def print_counts(counts: Mapping[str, int]) -> None:
+    click.echo(", ".join(f"{count} {kind}" for kind, count in counts.items()))
 
 
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    return " ".join(str(value).split()) or "-"
+def settings() -> Settings:
+    """The settings of this process, with logging set up."""
+    chosen = Settings.from_env()
+    logs.configure(chosen)
+    return chosen
+
+
+@contextmanager
+def memory() -> Iterator[Memory]:
+    """Memory over the configured database. Raises PermanentError when none is configured."""
+    chosen = settings()
+    if not chosen.database_url:
+        raise PermanentError("set CALMEM_DATABASE_URL; `calmem up` prints the one it runs")
+    with Memory(settings=chosen) as opened:
+        yield opened
+
+
+@contextmanager
+def database() -> Iterator[Database]:
+    with Database(settings()) as opened:
+        yield opened

@@ -1,45 +1,105 @@
-"""`calmem serve`, `calmem worker`, `calmem sweeper`: one process each, as in the Procfile."""
+"""Commands that run processes: up, demo, serve, worker, sweeper."""
 
 from __future__ import annotations
 
-from importlib import import_module
+import signal
+import threading
+from dataclasses import replace
+from types import FrameType
 
 import click
-from calmem.settings import Settings
+from calmem_workers.main import run_worker
+from calmem_workers.sweep import run_sweeper
+
+from calmem_services.cli import output
+from calmem_services.demo.play import play
+from calmem_services.http.app import serve as serve_app
+from calmem_services.local.stack import run_stack
 
 
-@click.command("serve")
-@click.argument("service", type=click.Choice(["ingest", "retrieval"]))
-@click.option("--host", help="Address to bind to (setting HOST).")
-@click.option("--port", type=click.IntRange(0, 65_535), help="Port to bind to (settings INGEST_PORT, RETRIEVAL_PORT).")
-@click.pass_obj
-def serve_command(settings: Settings, service: str, host: str | None, port: int | None) -> None:
-    """Run the ingest or the retrieval service until SIGTERM or Ctrl-C."""
-    from calmem_services.http.app import serve
+@click.command()
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="Worker processes.")
+def up(workers: int) -> None:
+    """Start everything on this machine, until Ctrl-C.
 
-    # By name: retrieval must not load what ingest needs.
-    app = import_module(f"calmem_services.{service}.app").create_app(settings)
-    usual = settings.ingest_port if service == "ingest" else settings.retrieval_port
-    serve(app, settings, host=host or settings.host, port=usual if port is None else port)
+    Postgres and Redis are embedded ones below CALMEM_DATA_DIR unless CALMEM_DATABASE_URL and CALMEM_REDIS_URL are set.
+    """
+    stop = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    chosen = output.settings()
+    with run_stack(chosen, workers=workers) as stack:
+        click.echo(f"ingest     {stack.ingest_url}")
+        click.echo(f"retrieval  {stack.retrieval_url}")
+        if not chosen.database_url:
+            click.echo(f"database   CALMEM_DATABASE_URL='{stack.settings.database_url}'")
+        if not chosen.redis_url:
+            click.echo(f"redis      CALMEM_REDIS_URL='{stack.settings.redis_url}'")
+        click.echo(f"workers    {workers}")
+        click.echo("Ready. Ctrl-C stops everything.")
+        stop.wait()
+        click.echo("Stopping …")
 
 
-@click.command("worker")
+@click.command()
+def demo() -> None:
+    """Play a conversation of several weeks through real processes and show what is recalled. Ends by itself."""
+    play(output.settings())
+
+
+@click.group()
+def serve() -> None:
+    """Run one HTTP service."""
+
+
+_host = click.option("--host", help="Address to bind to (default: CALMEM_HOST).")
+_port = click.option("--port", type=click.IntRange(1, 65_535), help="Port (default: the service's setting).")
+
+
+@serve.command()
+@_host
+@_port
+def ingest(host: str | None, port: int | None) -> None:
+    """Record messages; users and deletion (port: CALMEM_INGEST_PORT)."""
+    from calmem_services.ingest.app import create_app
+
+    chosen = output.settings()
+    serve_app(create_app(chosen), chosen, host=host or chosen.host, port=port or chosen.ingest_port)
+
+
+@serve.command()
+@_host
+@_port
+def retrieval(host: str | None, port: int | None) -> None:
+    """Recall, search, facts (port: CALMEM_RETRIEVAL_PORT)."""
+    from calmem_services.retrieval.app import create_app
+
+    chosen = output.settings()
+    serve_app(create_app(chosen), chosen, host=host or chosen.host, port=port or chosen.retrieval_port)
+
+
+@click.command()
 @click.option("--burst", is_flag=True, help="End when nothing is pending.")
-@click.pass_obj
-def worker_command(settings: Settings, burst: bool) -> None:
-    """Index recorded messages until SIGTERM or Ctrl-C."""
-    from calmem_workers.main import run_worker
-
-    indexed = run_worker(settings, burst=burst)
+@click.option("--model-path", help="Directory of the model (default: CALMEM_MODEL_PATH).")
+def worker(burst: bool, model_path: str | None) -> None:
+    """Index what is recorded. Any number on any boxes that reach Postgres and Redis."""
+    chosen = output.settings()
+    if model_path:
+        chosen = replace(chosen, model_path=model_path)
+    indexed = run_worker(chosen, burst=burst)
     if burst:
         click.echo(f"indexed {indexed} messages")
 
 
-@click.command("sweeper")
+@click.command()
 @click.option("--once", is_flag=True, help="One round, then end.")
-@click.pass_obj
-def sweeper_command(settings: Settings, once: bool) -> None:
-    """Wake workers for what is pending, set aside what died, until SIGTERM or Ctrl-C."""
-    from calmem_workers.sweep import run_sweeper
+def sweeper(once: bool) -> None:
+    """Wake workers for what is pending and set aside what died. One process is enough, more do no harm."""
+    run_sweeper(output.settings(), once=once)
 
-    run_sweeper(settings, once=once)
+
+COMMANDS = (up, demo, serve, worker, sweeper)

@@ -60,13 +60,14 @@ class Process:
         """SIGTERM, and the exit code."""
         if self.running:
             self._process.terminate()
+        return self.wait()
+
+    def wait(self) -> int:
+        """The exit code, when it ends by itself."""
         try:
             return self._process.wait(timeout=WAIT_SECONDS)
         finally:
             self._file.close()
-
-    def wait(self) -> int:
-        return self._process.wait(timeout=WAIT_SECONDS)
 
     def text(self) -> str:
         return self.log.read_text("utf-8", "replace")

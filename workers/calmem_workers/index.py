@@ -15,7 +15,7 @@ import structlog
 from calmem import metrics
 from calmem.chunking import chunk
 from calmem.embedding import Embedder, embedding_text, probe
-from calmem.errors import TransientError
+from calmem.errors import CalmemError, TransientError
 from calmem.model import Claim, Lane, NewChunk, SearchIndex, Span
 from calmem.models import Models
 from calmem.queueing import WakeUps
@@ -42,7 +42,7 @@ _current: ContextVar[Drainer] = ContextVar("calmem_drainer")
 
 def drain(lane: str) -> int:
     """The RQ job: index until nothing is left. Returns the number of messages written."""
-    return _current.get().drain(woken_by=Lane(lane))
+    return _current.get().run(woken_by=Lane(lane))
 
 
 class Drainer:
@@ -66,6 +66,18 @@ class Drainer:
         """Load the active index's model and remember what it computes. Raises ModelUnavailable, PermanentError."""
         self._embedder(self._persist(indexes.active_index))
 
+    def run(self, *, woken_by: Lane | None = None) -> int:
+        """`drain` for a process that lives on: whatever goes wrong is logged, and the next call looks again."""
+        try:
+            return self.drain(woken_by=woken_by)
+        except CalmemError as exc:
+            if not self.stop.is_set():
+                log.error("drain_failed", error=str(exc))
+        except Exception as exc:
+            # Never its text or traceback: the database's errors quote rows, and rows are what people said.
+            log.error("drain_failed", error=type(exc).__name__)
+        return 0
+
     def drain(self, *, woken_by: Lane | None = None) -> int:
         """Index until nothing is pending or `stop` is set. Returns the number of messages written."""
         with self._turn:
@@ -82,7 +94,10 @@ class Drainer:
     def _batch(self) -> tuple[int, int]:
         """(messages claimed, messages written) of one batch."""
         token = uuid4()
-        index, lane, claims = self._persist(lambda conn: self._claim(conn, token))
+        index = self._persist(indexes.active_index)
+        # Before the claim: a worker without the index's model must not use up attempts.
+        embedder = self._embedder(index)
+        lane, claims = self._persist(lambda conn: self._claim(conn, index, token))
         if not claims:
             return 0, 0
         if len(claims) >= self._settings.claim_messages:
@@ -90,22 +105,25 @@ class Drainer:
         lease = _Lease(self, token)
         written = 0
         for group in _groups(claims):
-            written += self._index_group(group, index, lease)
+            if self.stop.is_set():
+                given_back = self._persist(lambda conn: tasks.give_back(conn, token=token))
+                log.info("messages_given_back", count=given_back)
+                break
+            written += self._index_group(group, index, embedder, lease)
         metrics.INDEXED.inc(written)
         log.info("messages_indexed", count=written, claimed=len(claims), lane=lane.value)
         return len(claims), written
 
-    def _claim(self, conn: Connection, token: UUID) -> tuple[SearchIndex, Lane, list[Claim]]:
+    def _claim(self, conn: Connection, index: SearchIndex, token: UUID) -> tuple[Lane, list[Claim]]:
         """Live before backfill; every other time first one message that was attempted before."""
-        index = indexes.active_index(conn)
         self._suspects_next = not self._suspects_next
         order = ("suspect", "fresh") if self._suspects_next else ("fresh", "suspect")
         for lane in (Lane.LIVE, Lane.BACKFILL):
             for kind in order:
                 claims = self._claim_one(conn, kind, lane, index, token)
                 if claims:
-                    return index, lane, claims
-        return index, Lane.LIVE, []
+                    return lane, claims
+        return Lane.LIVE, []
 
     def _claim_one(self, conn: Connection, kind: str, lane: Lane, index: SearchIndex, token: UUID) -> list[Claim]:
         settings = self._settings
@@ -135,23 +153,24 @@ class Drainer:
         self._next_user = 1 + max((claim.user_no for claim in claims), default=-1)
         return claims
 
-    def _index_group(self, group: Sequence[Claim], index: SearchIndex, lease: _Lease) -> int:
-        embedder = self._embedder(index)
+    def _index_group(self, group: Sequence[Claim], index: SearchIndex, embedder: Embedder, lease: _Lease) -> int:
+        """Messages written. One that cannot be indexed fails alone; its neighbours are done one by one."""
+        try:
+            return self._index_together(group, index, embedder, lease)
+        except TransientError:
+            raise
+        # Tokenizer, runtime and database each refuse a bad message in their own way; it must not take others along.
+        except Exception as exc:
+            if len(group) > 1:
+                return sum(self._index_group([claim], index, embedder, lease) for claim in group)
+            self._fail(group[0], exc, lease.token)
+            return 0
+
+    def _index_together(self, group: Sequence[Claim], index: SearchIndex, embedder: Embedder, lease: _Lease) -> int:
         contents = self._persist(lambda conn: tasks.load_contents(conn, group))
         alive = [claim for claim in group if claim.message_no in contents]
         cut = [(claim, _cut(claim, contents[claim.message_no], index, embedder)) for claim in alive]
-        # An embedder fails in whatever way its runtime likes; a message that does it must not take others along.
-        try:
-            results = _embed(cut, contents, embedder, lease)
-        except Exception:
-            results = []
-            for claim, chunks in cut:
-                try:
-                    results += _embed([(claim, chunks)], contents, embedder, lease)
-                except Exception as exc:
-                    self._fail(claim, exc, lease.token)
-        if not results:
-            return 0
+        results = _embed(cut, contents, embedder, lease)
         return self._persist(
             lambda conn: tasks.finish(conn, token=lease.token, index_no=index.index_no, results=results)
         )

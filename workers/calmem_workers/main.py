@@ -10,10 +10,11 @@ from typing import Any
 
 import redis
 import structlog
+from redis.client import Pipeline
 from rq import Queue, SimpleWorker
+from rq.exceptions import StopRequested
 
 from calmem import queueing
-from calmem.errors import TransientError
 from calmem.model import Lane
 from calmem.models import Models
 from calmem.queueing import WakeUps
@@ -28,14 +29,13 @@ POLL_SECONDS = 3.0
 _RETRY_SECONDS = 1.0
 
 
-def run_worker(settings: Settings, *, burst: bool = False) -> int:
+def run_worker(settings: Settings, *, burst: bool = False, models: Models | None = None) -> int:
     """Index until SIGTERM or SIGINT; with `burst` until nothing is pending. Returns the number indexed by a burst.
 
-    Raises ModelUnavailable or PermanentError before any job is taken; with `burst` also TransientError.
+    `models` (default: those of the settings) gives each index its embedder. Raises ModelUnavailable or PermanentError before any job is taken; with `burst` also TransientError.
     """
-    models = Models(settings)
     with Database(settings) as database:
-        drainer = Drainer(database, settings, models, WakeUps(settings.redis_url))
+        drainer = Drainer(database, settings, models or Models(settings), WakeUps(settings.redis_url))
         _stop_on_signals(drainer)
         drainer.load_model()
         log.info("worker_ready", model=settings.model, burst=burst)
@@ -50,10 +50,7 @@ def run_worker(settings: Settings, *, burst: bool = False) -> int:
 
 def _poll(drainer: Drainer) -> None:
     while not drainer.stop.wait(POLL_SECONDS):
-        try:
-            drainer.drain()
-        except TransientError:  # only while stopping
-            return
+        drainer.run()
 
 
 def _take_jobs(settings: Settings, drainer: Drainer) -> None:
@@ -72,7 +69,8 @@ def _take_jobs(settings: Settings, drainer: Drainer) -> None:
             worker.work(logging_level="ERROR")
         except redis.RedisError as exc:
             log.warning("redis_away", error=type(exc).__name__)
-            drainer.stop.wait(_RETRY_SECONDS)
+        # RQ's loop also ends by itself when Redis answers strangely.
+        drainer.stop.wait(_RETRY_SECONDS)
 
 
 class _Worker(SimpleWorker):
@@ -84,12 +82,14 @@ class _Worker(SimpleWorker):
         pass
 
     def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
-        # Short waits, so that a stop is noticed; None ends `work`.
-        while not self.drainer.stop.is_set():
-            found = super().dequeue_job_and_maintain_ttl(1, 1)
-            if found is not None:
-                return found
-        return None
+        # Short waits, so that a stop is noticed.
+        return super().dequeue_job_and_maintain_ttl(1, None)
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
+        # Called before every wait, also while Redis is away; this ends `work`.
+        if pipeline is None and self.drainer.stop.is_set():
+            raise StopRequested
+        super().heartbeat(timeout, pipeline)
 
 
 def _stop_on_signals(drainer: Drainer) -> None:

@@ -2,7 +2,8 @@
 
     fresh ──claim──▶ leased ──finish──▶ (deleted)
                        │ ├─fail──────▶ suspect ──claim alone──▶ leased …   (after 2^attempts seconds)
-                       │ └─fail, last attempt──▶ failed ──retry──▶ suspect
+                       │ ├─fail, last attempt──▶ failed ──retry──▶ suspect
+                       │ ├─give_back─▶ as before the claim
                        └─lease runs out──▶ suspect, or failed by the sweeper after the last attempt
 
 Leases are judged by the database's clock only.
@@ -108,14 +109,32 @@ def _claims(conn: Connection, sql: str, values: Mapping[str, object]) -> list[Cl
     return sorted(claims, key=lambda c: c.message_no)
 
 
+# SKIP LOCKED: a row that a deletion holds needs no lease any more, and waiting for it while holding others could end
+# in a deadlock.
 _RENEW = """
-UPDATE index_tasks SET lease_until = clock_timestamp() + make_interval(secs => %s) WHERE lease_token = %s
+UPDATE index_tasks SET lease_until = clock_timestamp() + make_interval(secs => %s)
+WHERE (user_no, message_no, index_no) IN (
+    SELECT user_no, message_no, index_no FROM index_tasks WHERE lease_token = %s FOR UPDATE SKIP LOCKED
+)
 """
 
 
 def renew(conn: Connection, *, token: UUID, lease_seconds: float) -> None:
     """Begin the lease anew for everything still held under the token."""
     conn.execute(_RENEW, (lease_seconds, token))
+
+
+_GIVE_BACK = """
+UPDATE index_tasks SET attempts = attempts - 1, lease_token = NULL, lease_until = NULL
+WHERE (user_no, message_no, index_no) IN (
+    SELECT user_no, message_no, index_no FROM index_tasks WHERE lease_token = %s FOR UPDATE SKIP LOCKED
+)
+"""
+
+
+def give_back(conn: Connection, *, token: UUID) -> int:
+    """End the leases under the token as if they had never been taken. Returns how many."""
+    return conn.execute(_GIVE_BACK, (token,)).rowcount
 
 
 _CONTENTS = """
@@ -239,7 +258,12 @@ def fail(conn: Connection, *, token: UUID, claim: Claim, error: str, max_attempt
 _SET_ASIDE = """
 UPDATE index_tasks SET failed_at = clock_timestamp(), lease_token = NULL, lease_until = NULL,
     error = coalesce(error, 'the worker died or lost its lease in every attempt')
-WHERE failed_at IS NULL AND attempts >= %s AND (lease_until IS NULL OR lease_until < clock_timestamp())
+WHERE (user_no, message_no, index_no) IN (
+    SELECT user_no, message_no, index_no FROM index_tasks
+    WHERE failed_at IS NULL AND attempts > 0 AND attempts >= %s
+      AND (lease_until IS NULL OR lease_until < clock_timestamp())
+    FOR UPDATE SKIP LOCKED
+)
 """
 
 

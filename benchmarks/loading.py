@@ -1,0 +1,194 @@
+"""Indexed histories written straight into the tables by binary COPY, a hundred times faster than indexing them.
+
+Vectors are drawn at random: an exact scan costs the same whatever they are. Words are drawn with Zipf frequencies.
+Texts and postings agree for users that are read; the others ("neighbours") only have postings and vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+import numpy as np
+import psycopg
+from numpy.typing import NDArray
+
+from benchmarks import texts
+from calmem.words import index_words, key_tokens
+
+DIMENSION = 384
+SESSION_MESSAGES = 50
+_SLICE = 20_000
+_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_TRAILER = b"\xff\xff"
+# A message every ten minutes. Postgres counts microseconds from 2000-01-01.
+_FIRST = datetime(2025, 1, 1, tzinfo=UTC)
+_FIRST_AT = int((_FIRST - datetime(2000, 1, 1, tzinfo=UTC)).total_seconds()) * 1_000_000
+_STEP = 600_000_000
+# A span may end behind its text; these texts are shorter.
+_CHUNK_CHARS = 1_000
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+Bytes: TypeAlias = NDArray[np.uint8]
+
+
+def load(
+    database_url: str, sizes: Mapping[str, int], *, probe: NDArray[np.float32], readable: Sequence[str], seed: int
+) -> dict[str, int]:
+    """One user per entry with that many chunks, one chunk a message; their rows arrive mixed, as in real life.
+
+    Returns user_no by user_id. Vacuumed and analysed at the end.
+    """
+    rng = np.random.default_rng(seed)
+    words = texts.vocabulary()
+    stems = [index_words(word)[0] for word in words]
+    with psycopg.connect(database_url, autocommit=True) as conn:
+        # Foreign keys are not checked row by row, and GIN is built at once; the b-trees grow as they would.
+        conn.execute("SET session_replication_role = replica")
+        conn.execute("SET maintenance_work_mem = '512MB'")
+        conn.execute("SET synchronous_commit = off")
+        row = conn.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'chunks_tokens'").fetchone()
+        assert row is not None
+        conn.execute("DROP INDEX chunks_tokens")
+        conn.execute(
+            "UPDATE search_indexes SET dimension = %s, probe = %s::halfvec",
+            (DIMENSION, "[" + ",".join(map(str, probe)) + "]"),
+        )
+        names = list(sizes)
+        tokens = _users(conn, names, set(readable), stems, rng)
+        order = rng.permutation(np.repeat(np.arange(len(names)), [sizes[name] for name in names]))
+        place = _running_count(order, len(names))
+        first_session = np.cumsum([0] + [-(-sizes[name] // SESSION_MESSAGES) for name in names])
+        _sessions(conn, names, first_session)
+        session = first_session[order] + place // SESSION_MESSAGES + 1
+        told = {names.index(name) for name in readable}
+        for start in range(0, len(order), _SLICE):
+            rows = slice(start, start + _SLICE)
+            numbers = np.arange(len(order))[rows] + 1
+            drawn = texts.draw_words(len(numbers), rng)
+            _messages(conn, told, words, drawn, order[rows], numbers, session[rows], place[rows])
+            _chunks(conn, tokens, drawn, order[rows], numbers, session[rows], place[rows])
+            _vectors(conn, order[rows], numbers, rng)
+        conn.execute(str(row[0]).encode())
+        conn.execute("VACUUM ANALYZE")
+    return {name: number for number, name in enumerate(names, 1)}
+
+
+def _running_count(order: NDArray[np.int64], users: int) -> NDArray[np.int64]:
+    """For each row: how many earlier rows are the same user's."""
+    place = np.empty_like(order)
+    for user in range(users):
+        mine = np.flatnonzero(order == user)
+        place[mine] = np.arange(len(mine))
+    return place
+
+
+def _users(
+    conn: Connection, names: Sequence[str], readable: set[str], stems: Sequence[str], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """(users, VOCABULARY) keyed tokens; a neighbour's are random, which is what keyed hashes look like."""
+    tokens = rng.integers(-(2**63), 2**63 - 1, size=(len(names), len(stems)), dtype=np.int64)
+    for number, name in enumerate(names):
+        key = rng.bytes(16)
+        conn.execute(
+            "INSERT INTO users (user_no, user_id, key) OVERRIDING SYSTEM VALUE VALUES (%s, %s, %s)",
+            (number + 1, name, key),
+        )
+        if name in readable:
+            tokens[number] = key_tokens(key, stems)
+    return tokens
+
+
+def _sessions(conn: Connection, names: Sequence[str], first_session: NDArray[np.int64]) -> None:
+    with conn.cursor() as cursor, cursor.copy("COPY sessions (user_no, session_no, session_id) FROM STDIN") as copy:
+        for number, name in enumerate(names):
+            for session in range(first_session[number] + 1, first_session[number + 1] + 1):
+                copy.write_row((number + 1, session, f"{name}-{session}"))
+
+
+def _messages(
+    conn: Connection,
+    told: set[int],
+    words: Sequence[str],
+    drawn: NDArray[np.int64],
+    users: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    session: NDArray[np.int64],
+    place: NDArray[np.int64],
+) -> None:
+    statement = "COPY messages (user_no, message_no, session_no, message_id, seq, role, content, created_at) FROM STDIN"
+    with conn.cursor() as cursor, cursor.copy(statement) as copy:
+        for row in np.flatnonzero(np.isin(users, list(told))).tolist():
+            copy.write_row(
+                (
+                    int(users[row]) + 1,
+                    int(numbers[row]),
+                    int(session[row]),
+                    f"m{numbers[row]}",
+                    int(place[row]) % SESSION_MESSAGES + 1,
+                    "assistant" if place[row] % 2 else "user",
+                    " ".join(words[word] for word in drawn[row]),
+                    _FIRST + timedelta(minutes=10 * int(place[row])),
+                )
+            )
+
+
+def _chunks(
+    conn: Connection,
+    tokens: NDArray[np.int64],
+    drawn: NDArray[np.int64],
+    users: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    session: NDArray[np.int64],
+    place: NDArray[np.int64],
+) -> None:
+    rows = len(users)
+    columns = [
+        _big(users + 1, ">i8"),
+        _big(np.ones(rows), ">i2"),
+        _big(numbers, ">i8"),
+        _big(session, ">i8"),
+        _big(numbers, ">i8"),
+        _big(place % SESSION_MESSAGES + 1, ">i8"),
+        _big(_FIRST_AT + place * _STEP, ">i8"),
+        _big(np.zeros(rows), ">i4"),
+        _big(np.full(rows, _CHUNK_CHARS), ">i4"),
+        _bigint_arrays(tokens[users[:, None], drawn]),
+    ]
+    names = "user_no, index_no, chunk_no, session_no, message_no, seq, created_at, start_char, end_char, tokens"
+    _copy(conn, f"COPY chunks ({names}) FROM STDIN (FORMAT binary)", columns)
+
+
+def _vectors(conn: Connection, users: NDArray[np.int64], numbers: NDArray[np.int64], rng: np.random.Generator) -> None:
+    vectors = rng.standard_normal((len(users), DIMENSION), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    head = _big(np.tile([DIMENSION, 0], (len(users), 1)), ">i2")
+    halves = np.concatenate([head, _big(vectors, ">f2")], axis=1)
+    columns = [_big(users + 1, ">i8"), _big(np.ones(len(users)), ">i2"), _big(numbers, ">i8"), halves]
+    _copy(conn, "COPY vectors (user_no, index_no, chunk_no, embedding) FROM STDIN (FORMAT binary)", columns)
+
+
+def _copy(conn: Connection, statement: str, columns: Sequence[Bytes]) -> None:
+    """Columns of fixed width, (rows, bytes) each, in Postgres's binary COPY format."""
+    rows = len(columns[0])
+    parts = [_big(np.full(rows, len(columns)), ">i2")]
+    for column in columns:
+        parts += [_big(np.full(rows, column.shape[1]), ">i4"), column]
+    with conn.cursor() as cursor, cursor.copy(statement.encode()) as copy:
+        copy.write(_HEADER + np.concatenate(parts, axis=1).tobytes() + _TRAILER)
+
+
+def _big(values: NDArray[Any], kind: str) -> Bytes:
+    """(rows, bytes) of numbers in network order."""
+    return np.ascontiguousarray(values.astype(kind)).view(np.uint8).reshape(len(values), -1)
+
+
+def _bigint_arrays(values: NDArray[np.int64]) -> Bytes:
+    """bigint[] of one dimension: its header, then length and value of each element."""
+    rows, width = values.shape
+    bigint_oid = 20
+    head = _big(np.tile([1, 0, bigint_oid, width, 1], (rows, 1)), ">i4")
+    body = np.empty((rows, width), dtype=np.dtype([("size", ">i4"), ("value", ">i8")]))
+    body["size"], body["value"] = 8, values
+    return np.concatenate([head, body.view(np.uint8).reshape(rows, -1)], axis=1)

@@ -1,0 +1,415 @@
+"""Tasks in a real Postgres: who is claimed, by whom, for how long, and what is written at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID, uuid4
+
+import numpy as np
+import psycopg
+import pytest
+
+from calmem.memory import Memory
+from calmem.model import Claim, Lane, NewChunk, Span
+from calmem.settings import Settings
+from calmem.storage import indexes, tasks
+from calmem.storage.pool import Connection, Database
+from tests.support.processes import eventually
+
+LEASE = 60.0
+MOST = 5
+
+
+@pytest.fixture
+def memory(settings: Settings) -> Iterator[Memory]:
+    with Memory(settings=settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def database(settings: Settings) -> Iterator[Database]:
+    with Database(settings) as opened:
+        yield opened
+
+
+def record(memory: Memory, count: int, *, user: str = "ada", lane: Lane = Lane.LIVE, text: str = "Turn") -> list[str]:
+    """`count` messages of the user in one session; their ids."""
+    batch = [
+        {"user_id": user, "session_id": f"{user}-1", "role": "user", "content": f"{text} number {n}."}
+        for n in range(count)
+    ]
+    return [recorded.message_id for recorded in memory.record_many(batch, lane=lane)]
+
+
+def index_no(conn: Connection) -> int:
+    return indexes.active_index(conn).index_no
+
+
+def fresh(
+    database: Database,
+    *,
+    limit: int = 64,
+    lease: float = LEASE,
+    token: UUID | None = None,
+    lane: Lane = Lane.LIVE,
+    from_user: int = 0,
+) -> list[Claim]:
+    with database.connection() as conn:
+        return tasks.claim_fresh(
+            conn,
+            lane=lane,
+            index_no=index_no(conn),
+            limit=limit,
+            lease_seconds=lease,
+            token=token or uuid4(),
+            from_user=from_user,
+        )
+
+
+def suspect(database: Database, *, lease: float = LEASE, token: UUID | None = None, most: int = MOST) -> list[Claim]:
+    with database.connection() as conn:
+        return tasks.claim_suspect(
+            conn,
+            lane=Lane.LIVE,
+            index_no=index_no(conn),
+            lease_seconds=lease,
+            token=token or uuid4(),
+            max_attempts=most,
+        )
+
+
+def finish(database: Database, token: UUID, results: Sequence[tuple[Claim, Sequence[NewChunk]]]) -> int:
+    with database.connection() as conn:
+        return tasks.finish(conn, token=token, index_no=index_no(conn), results=results)
+
+
+def whole(claim: Claim) -> list[NewChunk]:
+    """The message as one chunk, with the span that `record` gave it and some vector."""
+    return [NewChunk(span=Span(start=0, end=claim.size), tokens=[7], vector=np.full(4, 0.5, dtype=np.float32))]
+
+
+def fail(database: Database, token: UUID, claim: Claim) -> bool:
+    with database.connection() as conn:
+        return tasks.fail(conn, token=token, claim=claim, error="ValueError: no", max_attempts=MOST)
+
+
+def due_now(settings: Settings) -> None:
+    """Let the pause after a failure pass."""
+    execute(settings, "UPDATE index_tasks SET not_before = now()")
+
+
+def execute(settings: Settings, sql: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(settings.database_url) as conn:
+        cursor = conn.execute(sql.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def count(settings: Settings, table: str) -> int:
+    return int(str(execute(settings, f"SELECT count(*) FROM {table}")[0][0]))
+
+
+def test_a_message_is_leased_to_one_worker(memory: Memory, database: Database) -> None:
+    record(memory, 40)
+    with ThreadPoolExecutor(4) as threads:
+        claims = list(threads.map(lambda _: fresh(database, limit=10), range(4)))
+
+    numbers = [claim.message_no for batch in claims for claim in batch]
+    assert len(numbers) == len(set(numbers)) == 40
+    assert fresh(database) == []
+    assert suspect(database) == []
+
+
+def test_the_attempt_counts_from_the_claim(memory: Memory, database: Database, settings: Settings) -> None:
+    record(memory, 1)
+
+    (claim,) = fresh(database)
+
+    assert claim.attempts == 1
+    assert execute(settings, "SELECT attempts, lease_token IS NULL FROM index_tasks") == [(1, False)]
+
+
+def test_a_lane_is_claimed_by_itself(memory: Memory, database: Database) -> None:
+    record(memory, 2, lane=Lane.BACKFILL)
+    record(memory, 1, user="bob")
+
+    assert len(fresh(database, lane=Lane.LIVE)) == 1
+    assert len(fresh(database, lane=Lane.BACKFILL)) == 2
+
+
+def test_a_bulk_import_does_not_starve_the_others(memory: Memory, database: Database) -> None:
+    record(memory, 500, user="importer")
+    for user in ("ann", "ben", "cem"):
+        record(memory, 2, user=user)
+
+    claims = fresh(database, limit=64)
+
+    owners = [claim.user_no for claim in claims]
+    assert len(set(owners)) == 4
+    assert sorted(owners.count(user) for user in set(owners)) == [2, 2, 2, 16]
+
+
+def test_more_users_than_places_take_turns(memory: Memory, database: Database) -> None:
+    for number in range(6):
+        record(memory, 2, user=f"user{number}")
+
+    first = fresh(database, limit=3)
+    then = fresh(database, limit=3, from_user=max(claim.user_no for claim in first) + 1)
+
+    assert len({claim.user_no for claim in first + then}) == 6
+
+
+def test_an_expired_lease_is_taken_over_one_at_a_time(memory: Memory, database: Database) -> None:
+    record(memory, 3)
+    fresh(database, lease=0.0)
+
+    assert fresh(database) == []
+    taken = [suspect(database) for _ in range(4)]
+    assert [len(claims) for claims in taken] == [1, 1, 1, 0]
+    assert [claims[0].attempts for claims in taken[:3]] == [2, 2, 2]
+
+
+def test_a_renewed_lease_stays(memory: Memory, database: Database) -> None:
+    record(memory, 1)
+    token = uuid4()
+    fresh(database, token=token, lease=0.0)
+
+    with database.connection() as conn:
+        tasks.renew(conn, token=token, lease_seconds=LEASE)
+
+    assert suspect(database) == []
+
+
+def test_given_back_means_never_taken(memory: Memory, database: Database, settings: Settings) -> None:
+    record(memory, 3)
+    token = uuid4()
+    fresh(database, token=token)
+
+    with database.connection() as conn:
+        assert tasks.give_back(conn, token=token) == 3
+
+    assert execute(settings, "SELECT DISTINCT attempts, lease_until FROM index_tasks") == [(0, None)]
+    assert [claim.attempts for claim in fresh(database)] == [1, 1, 1]
+
+
+def test_finish_keeps_the_chunks_that_record_wrote(memory: Memory, database: Database, settings: Settings) -> None:
+    record(memory, 5)
+    before = execute(settings, "SELECT chunk_no, tokens FROM chunks ORDER BY chunk_no")
+    token = uuid4()
+    claims = fresh(database, token=token)
+
+    assert finish(database, token, [(claim, whole(claim)) for claim in claims]) == 5
+
+    assert execute(settings, "SELECT chunk_no, tokens FROM chunks ORDER BY chunk_no") == before
+    assert count(settings, "index_tasks") == 0
+    assert execute(settings, "SELECT chunk_no FROM vectors ORDER BY chunk_no") == [(row[0],) for row in before]
+
+
+def test_finish_replaces_chunks_of_other_spans(memory: Memory, database: Database, settings: Settings) -> None:
+    record(memory, 2)
+    token = uuid4()
+    one, two = fresh(database, token=token)
+    vectors = np.eye(3, dtype=np.float32)
+    pieces = [
+        NewChunk(span=Span(start=start, end=start + 4), tokens=[start], vector=vectors[place])
+        for place, start in enumerate((0, 4, 8))
+    ]
+
+    assert finish(database, token, [(one, pieces), (two, whole(two))]) == 2
+
+    rows = execute(
+        settings,
+        f"""SELECT start_char, end_char, tokens, seq, embedding::text FROM chunks JOIN vectors USING (user_no, index_no, chunk_no)
+            WHERE message_no = {one.message_no} ORDER BY start_char""",
+    )
+    assert rows == [(0, 4, [0], 1, "[1,0,0]"), (4, 8, [4], 1, "[0,1,0]"), (8, 12, [8], 1, "[0,0,1]")]
+    assert count(settings, "chunks") == count(settings, "vectors") == 4
+
+
+def test_a_message_without_chunks_leaves_nothing_behind(memory: Memory, database: Database, settings: Settings) -> None:
+    record(memory, 1)
+    token = uuid4()
+    (claim,) = fresh(database, token=token)
+
+    assert finish(database, token, [(claim, [])]) == 1
+
+    assert [count(settings, table) for table in ("index_tasks", "chunks", "vectors")] == [0, 0, 0]
+
+
+def test_a_lost_lease_writes_nothing(memory: Memory, database: Database, settings: Settings) -> None:
+    record(memory, 1)
+    slow, quick = uuid4(), uuid4()
+    (lost,) = fresh(database, token=slow, lease=0.0)
+    (held,) = suspect(database, token=quick)
+
+    assert finish(database, slow, [(lost, whole(lost))]) == 0
+    assert fail(database, slow, lost) is False
+    assert count(settings, "vectors") == 0
+    assert finish(database, quick, [(held, whole(held))]) == 1
+    assert finish(database, quick, [(held, whole(held))]) == 0
+    assert count(settings, "vectors") == 1
+
+
+def test_what_was_deleted_meanwhile_is_skipped(memory: Memory, database: Database, settings: Settings) -> None:
+    ids = record(memory, 3)
+    token = uuid4()
+    claims = fresh(database, token=token)
+    memory.delete_message("ada", ids[1])
+
+    assert finish(database, token, [(claim, whole(claim)) for claim in claims]) == 2
+
+    assert [count(settings, table) for table in ("messages", "index_tasks", "chunks", "vectors")] == [2, 0, 2, 2]
+
+
+def waiting(settings: Settings) -> bool:
+    return count(settings, "pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()") > 0
+
+
+def test_finish_waits_for_a_deletion_and_writes_nothing_of_it(
+    memory: Memory, database: Database, settings: Settings
+) -> None:
+    ids = record(memory, 3)
+    token = uuid4()
+    claims = fresh(database, token=token)
+    with ThreadPoolExecutor(1) as threads:
+        with psycopg.connect(settings.database_url) as deleter:
+            deleter.execute("SELECT 1 FROM messages WHERE message_id = %s FOR UPDATE", (ids[0],))
+            written = threads.submit(finish, database, token, [(claim, whole(claim)) for claim in claims])
+            eventually(lambda: waiting(settings), "finish waits for the deletion")
+            deleter.execute("DELETE FROM messages WHERE message_id = %s", (ids[0],))
+        assert written.result() == 2
+
+    assert [count(settings, table) for table in ("messages", "index_tasks", "chunks", "vectors")] == [2, 0, 2, 2]
+
+
+@pytest.mark.parametrize("what", ["user", "session", "message"])
+def test_a_deletion_waits_for_finish_and_removes_what_it_wrote(
+    memory: Memory, database: Database, settings: Settings, what: str
+) -> None:
+    (message_id,) = record(memory, 1)
+    token = uuid4()
+    claims = fresh(database, token=token)
+    delete = {
+        "user": lambda: memory.delete_user("ada"),
+        "session": lambda: memory.delete_session("ada", "ada-1"),
+        "message": lambda: memory.delete_message("ada", message_id),
+    }[what]
+    with ThreadPoolExecutor(1) as threads:
+        with database.connection() as conn:
+            tasks.finish(
+                conn, token=token, index_no=index_no(conn), results=[(claim, whole(claim)) for claim in claims]
+            )
+            receipt = threads.submit(delete)
+            eventually(lambda: waiting(settings), "the deletion waits for finish")
+        removed = receipt.result().removed
+
+    assert [removed[kind] for kind in ("messages", "chunks", "vectors")] == [1, 1, 1]
+    assert [count(settings, table) for table in ("messages", "index_tasks", "chunks", "vectors")] == [0, 0, 0, 0]
+
+
+def test_renewing_never_waits_for_a_deletion(memory: Memory, database: Database, settings: Settings) -> None:
+    ids = record(memory, 2)
+    token = uuid4()
+    fresh(database, token=token, lease=0.0)
+    with psycopg.connect(settings.database_url) as deleter:
+        deleter.execute("DELETE FROM messages WHERE message_id = %s", (ids[0],))
+        with database.connection() as conn:
+            conn.execute("SET LOCAL lock_timeout = '1s'")
+            tasks.renew(conn, token=token, lease_seconds=LEASE)
+
+    assert execute(settings, "SELECT lease_until > now() FROM index_tasks") == [(True,)]
+
+
+def test_a_failure_comes_back_later_and_is_set_aside_at_last(
+    memory: Memory, database: Database, settings: Settings
+) -> None:
+    (message_id,) = record(memory, 1)
+    token = uuid4()
+    (claim,) = fresh(database, token=token)
+    assert fail(database, token, claim) is False
+    assert suspect(database) == [], "claimed before its pause was over"
+    assert execute(settings, "SELECT not_before - now() BETWEEN '1 s' AND '2 s' FROM index_tasks") == [(True,)]
+    for attempt in range(2, MOST + 1):
+        due_now(settings)
+        token = uuid4()
+        (claim,) = suspect(database, token=token)
+        assert claim.attempts == attempt
+        assert fail(database, token, claim) is (attempt == MOST)
+
+    due_now(settings)
+    assert suspect(database) == []
+    with database.connection() as conn:
+        (failed,) = tasks.list_failed(conn, limit=10)
+        state = tasks.queue_state(conn)
+    assert (failed.message_id, failed.user_id, failed.session_id) == (message_id, "ada", "ada-1")
+    assert (failed.attempts, failed.error) == (MOST, "ValueError: no")
+    assert (state.pending, state.failed, state.oldest_seconds) == (0, 1, 0.0)
+
+
+def set_aside(database: Database) -> int:
+    with database.connection() as conn:
+        return tasks.set_aside_dead(conn, max_attempts=MOST)
+
+
+def test_what_killed_its_worker_each_time_is_set_aside(memory: Memory, database: Database, settings: Settings) -> None:
+    record(memory, 2)
+    fresh(database, lease=0.0)
+    execute(
+        settings,
+        f"UPDATE index_tasks SET attempts = {MOST - 1} WHERE message_no = (SELECT min(message_no) FROM messages)",
+    )
+    assert set_aside(database) == 0
+    execute(settings, f"UPDATE index_tasks SET attempts = {MOST} WHERE attempts = {MOST - 1}")
+
+    assert suspect(database) != []
+    assert set_aside(database) == 1
+    assert set_aside(database) == 0
+    with database.connection() as conn:
+        (failed,) = tasks.list_failed(conn, limit=10)
+    assert "worker died" in failed.error
+
+
+def test_a_living_lease_is_not_set_aside(memory: Memory, database: Database, settings: Settings) -> None:
+    record(memory, 1)
+    fresh(database)
+    execute(settings, f"UPDATE index_tasks SET attempts = {MOST}")
+
+    assert set_aside(database) == 0
+
+
+def test_retry_gives_the_attempts_back(memory: Memory, database: Database, settings: Settings) -> None:
+    ids = record(memory, 3)
+    record(memory, 1, user="bob")
+    fresh(database, lease=0.0)
+    execute(
+        settings,
+        f"UPDATE index_tasks SET attempts = {MOST} WHERE user_no = (SELECT user_no FROM users WHERE user_id = 'ada')",
+    )
+    set_aside(database)
+
+    with database.connection() as conn:
+        assert tasks.retry_failed(conn, message_id="unknown") == []
+        assert tasks.retry_failed(conn, message_id=ids[1]) == [Lane.LIVE]
+        assert len(tasks.list_failed(conn, limit=10)) == 2
+        assert len(tasks.retry_failed(conn, message_id=None)) == 2
+        assert tasks.list_failed(conn, limit=10) == []
+        assert tasks.queue_state(conn).pending == 4
+    claims = [claim for _ in range(4) for claim in suspect(database)]
+    assert [claim.attempts for claim in claims] == [2, 2, 2, 2]
+
+
+def test_the_queue_state_counts_by_lane_and_by_age(memory: Memory, database: Database, settings: Settings) -> None:
+    with database.connection() as conn:
+        empty = tasks.queue_state(conn)
+    record(memory, 3)
+    record(memory, 2, lane=Lane.BACKFILL)
+    fresh(database, limit=1)
+    execute(settings, "UPDATE index_tasks SET created_at = now() - interval '10 minutes' WHERE lane = 'backfill'")
+
+    with database.connection() as conn:
+        state = tasks.queue_state(conn)
+
+    assert (empty.pending, empty.leased, empty.failed, empty.oldest_seconds) == (0, 0, 0, 0.0)
+    assert (state.pending, state.leased, state.failed) == (5, 1, 0)
+    assert state.pending_by_lane == {Lane.LIVE: 3, Lane.BACKFILL: 2}
+    assert 600 <= state.oldest_seconds < 660

@@ -217,9 +217,10 @@ _LANGUAGES: dict[str, frozenset[str]] = {
     "italian": frozenset(["il", "lo", "gli", "una", "è", "e", "di", "che", "per", "con", "non", "si", "del", "della", "sono", "anche", "ho", "mi", "questo", "ma", "nel"]),
     "portuguese": frozenset(["o", "os", "as", "uma", "é", "e", "em", "que", "por", "com", "para", "não", "se", "do", "da", "dos", "mais", "mas", "meu", "eu", "está", "muito"]),
     "dutch": frozenset(["de", "het", "een", "en", "is", "niet", "ik", "van", "op", "met", "dat", "voor", "zijn", "was", "wij", "ook", "naar", "maar", "heb"]),
-    "russian": frozenset(["и", "в", "не", "на", "я", "что", "он", "с", "как", "это", "по", "но", "она", "мы", "из", "у", "за", "от", "так", "для"]),
-    "arabic": frozenset(["في", "من", "على", "إلى", "هذا", "أن", "التي", "الذي", "لا", "ما", "كان", "هو", "هي", "مع", "عن"]),
 }  # fmt: skip
+
+# Alphabets that one stemmer is enough for, by the first and last code point.
+_SCRIPT_STEMMERS = (("\u0370", "\u03ff", "greek"), ("\u0400", "\u04ff", "russian"), ("\u0600", "\u06ff", "arabic"))
 
 # Asking for a name is answered by sentences that do not hold the word "name".
 _NAME_QUESTION = re.compile(
@@ -301,6 +302,11 @@ def _language(folded: str) -> str:
     return best
 
 
+def _stemmer(run: str, language: str) -> str:
+    """The alphabet decides where it can; texts in Latin letters are guessed as a whole."""
+    return next((name for first, last, name in _SCRIPT_STEMMERS if first <= run[0] <= last), language)
+
+
 def _stem(word: str, language: str) -> str:
     stemmers: dict[str, Stemmer.Stemmer] = _local.__dict__.setdefault("stemmers", {})
     stemmer = stemmers.get(language)
@@ -323,7 +329,10 @@ def _runs(folded: str, language: str) -> Iterable[tuple[str, Literal["stem", "cj
             for place in range(len(run) - 1):
                 yield run[place : place + 2], "bigram"
         elif len(run) <= _LONGEST_WORD:
-            yield (run if language == "english" and run in _ENGLISH_STOP else _stem(run, language)), "stem"
+            yield (
+                (run if language == "english" and run in _ENGLISH_STOP else _stem(run, _stemmer(run, language))),
+                "stem",
+            )
 
 
 def _identifiers(folded: str) -> list[str]:

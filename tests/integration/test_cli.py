@@ -9,13 +9,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
+from prometheus_client import generate_latest
 
+from calmem import metrics
 from calmem.memory import Memory
 from calmem.settings import PREFIX, Settings
 from calmem_services.cli.importing import LINE_BYTES
 from calmem_services.cli.main import cli, main
+from calmem_services.cli.service_metrics import read_figures
 from calmem_services.local.stack import free_ports
 
 TABLES = ("users", "sessions", "messages", "chunks", "index_tasks", "vectors", "facts")
@@ -342,3 +346,56 @@ def test_eval_refuses_a_bad_budget_or_place(calmem: Run, tmp_path: Path) -> None
     assert "--budget" in calmem("eval", *files, "--budget", "much").err
     assert "--budget" in calmem("eval", *files, "--budget", "0").err
     assert "--json" in calmem("eval", *files, "--json", str(tmp_path / "none" / "out.json")).err
+
+
+def test_eval_measures_every_system_and_drops_its_database(calmem: Run, settings: Settings, tmp_path: Path) -> None:
+    said = ["The gate is green.", "我叔叔住在成都。", "Order SF123456789 arrived <moim> broken.", "Lunch was late."]
+    lines = [line(message_id=f"m{n}", content=one) for n, one in enumerate(said)]
+    asked = {"user_id": "ada", "asked_at": "2025-06-01T00:00:00+00:00"}
+    queries = [
+        {"query_id": "q0", "query": "green gate", "relevant": ["m0"], "category": "one", **asked},
+        {"query_id": "q1", "query": "叔叔住在哪里", "relevant": ["m1"], "category": "two", **asked},
+        {"query_id": "q2", "query": "SF123456789", "relevant": ["m2"], "category": "two", **asked},
+    ]
+    out = tmp_path / "out.json"
+    answer = calmem(
+        "eval",
+        "--history", history(tmp_path / "h.jsonl", lines),
+        "--queries", history(tmp_path / "q.jsonl", [json.dumps(query) for query in queries]),
+        "--budget", "100,750",
+        "--json", str(out),
+    )  # fmt: skip
+
+    assert answer.code == 0, answer.err
+    report = json.loads(out.read_text("utf-8"))
+    assert (report["queries"], report["messages"]) == (3, 4)
+    assert set(report["systems"]) == {"full", "dense", "words"}
+    full = report["systems"]["full"]
+    assert set(full["by_category"]) == {"one", "two"}
+    assert {"recall@1", "recall@20", "hit@5", "mrr", "budget@100", "budget@750"} <= set(full["overall"])
+    assert (full["overall"]["mrr"], full["overall"]["budget@750"]) == (1.0, 1.0)
+    with psycopg.connect(settings.database_url) as conn:
+        left = conn.execute("SELECT datname FROM pg_database WHERE datname LIKE 'calmem_eval%'").fetchall()
+    assert left == []
+
+
+def test_stats_show_recall_figures_of_the_retrieval_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stage, seconds in (("total", 0.004), ("total", 0.004), ("total", 9.0), ("embed", 0.004)):
+        metrics.RECALL_SECONDS.labels(stage).observe(seconds)
+    metrics.RECALL_TIERS.labels("full").inc(3)
+    page = httpx.Response(200, text=generate_latest().decode())
+    monkeypatch.setattr(httpx, "get", lambda *_args, **_more: page)
+
+    figures = read_figures("http://127.0.0.1:1/metrics")
+
+    assert figures is not None
+    assert figures.tiers["full"] >= 3
+    assert figures.latency_ms["total"]["p95"] is None
+    embed = figures.latency_ms["embed"]["p50"]
+    assert embed is not None
+    assert 2.5 <= embed <= 5
+
+
+def test_stats_say_when_no_retrieval_service_answers(calmem: Run) -> None:
+    assert calmem("stats", "--json").json["recall"] is None
+    assert "no retrieval service answers" in calmem("stats").out

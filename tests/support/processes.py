@@ -66,7 +66,11 @@ class Process:
             self._file.close()
 
     def wait(self) -> int:
-        return self._process.wait(timeout=WAIT_SECONDS)
+        """The exit code of a process that ends by itself."""
+        try:
+            return self._process.wait(timeout=WAIT_SECONDS)
+        finally:
+            self._file.close()
 
     def text(self) -> str:
         return self.log.read_text("utf-8", "replace")

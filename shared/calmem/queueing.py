@@ -9,6 +9,7 @@ from redis.retry import Retry
 from rq import Queue
 
 from calmem import metrics
+from calmem.errors import InvalidInput
 from calmem.model import Lane
 
 log = structlog.get_logger(__name__)
@@ -25,13 +26,19 @@ def queue_name(lane: Lane) -> str:
 
 
 def connect(redis_url: str, *, timeout_seconds: float | None = _TIMEOUT_SECONDS) -> redis.Redis:
-    """A client that connects at its first command; `timeout_seconds` None waits as long as a worker blocks."""
-    return redis.Redis.from_url(
-        redis_url,
-        socket_connect_timeout=_TIMEOUT_SECONDS,
-        socket_timeout=timeout_seconds,
-        retry=Retry(NoBackoff(), 1),
-    )
+    """A client that connects at its first command; `timeout_seconds` None waits as long as a worker blocks.
+
+    Raises InvalidInput for what is no address of a Redis.
+    """
+    try:
+        return redis.Redis.from_url(
+            redis_url,
+            socket_connect_timeout=_TIMEOUT_SECONDS,
+            socket_timeout=timeout_seconds,
+            retry=Retry(NoBackoff(), 1),
+        )
+    except ValueError as exc:
+        raise InvalidInput("CALMEM_REDIS_URL", "must be an address such as redis://host:6379/0") from exc
 
 
 class WakeUps:

@@ -32,11 +32,15 @@ _RETRY_SECONDS = 1.0
 def run_worker(settings: Settings, *, burst: bool = False, models: Models | None = None) -> int:
     """Index until SIGTERM or SIGINT; with `burst` until nothing is pending. Returns the number indexed by a burst.
 
-    `models` (default: those of the settings) gives each index its embedder. Raises ModelUnavailable or PermanentError before any job is taken; with `burst` also TransientError.
+    `models` (default: those of the settings) gives each index its embedder. Raises ModelUnavailable or PermanentError
+    before any job is taken; with `burst` also TransientError.
     """
     with Database(settings) as database:
         drainer = Drainer(database, settings, models or Models(settings), WakeUps(settings.redis_url))
         _stop_on_signals(drainer)
+        if burst:
+            with database.connection():  # a burst does not wait for a database that is away
+                pass
         drainer.load_model()
         log.info("worker_ready", model=settings.model, burst=burst)
         if burst:

@@ -7,10 +7,10 @@ from typing import Any, BinaryIO
 
 import click
 
-from calmem.model import Fact, Item, Lane
+from calmem.model import Fact, Item, Lane, Receipt
 from calmem.recall import MAX_K
 from calmem_services.cli import output
-from calmem_services.cli.importing import Report, import_lines
+from calmem_services.cli.importing import Report, import_lines, read_lines
 from calmem_services.http import wire
 
 _user = click.option("--user", "user_id", required=True, help="Whose memory.")
@@ -27,7 +27,7 @@ def import_history(file: BinaryIO, strict: bool, as_json: bool) -> None:
     """Load history from FILE (- for standard input): JSON Lines, one message a line, in order.
 
     Safe to run twice and after an interruption: a message that is already there is counted, not doubled. Messages
-    are indexed behind live ones.
+    are indexed behind live ones. A bad line is named on stderr and skipped; the exit code is then 1.
     """
     with output.memory() as memory:
 
@@ -36,7 +36,7 @@ def import_history(file: BinaryIO, strict: bool, as_json: bool) -> None:
                 click.echo(f"\r{report.line}", nl=False, err=True)
 
         report = import_lines(
-            file,
+            read_lines(file),
             lambda batch: memory.record_many(batch, lane=Lane.BACKFILL),
             strict=strict,
             on_bad=lambda line, reason: click.echo(f"line {line}: {reason}", err=True),
@@ -48,6 +48,8 @@ def import_history(file: BinaryIO, strict: bool, as_json: bool) -> None:
         output.print_json(report.counts)
     else:
         output.print_counts(report.counts)
+    if report.bad:
+        sys.exit(1)
 
 
 @click.command()
@@ -135,23 +137,28 @@ def _print_facts(found: list[Fact], as_json: bool) -> None:
 @_session
 @click.option("--category", help="Default: general.")
 @click.option("--expires-at", help="ISO 8601 with offset.")
+@output.as_json
 @click.argument("key")
 @click.argument("value")
-def set_fact(**request: Any) -> None:
+def set_fact(as_json: bool, **request: Any) -> None:
     """Write KEY = VALUE; the value it replaces is kept as history."""
     with output.memory() as memory:
         stored = memory.remember_fact(**request, source="cli")
-    click.echo("stored" if stored is not None else "not stored: this user's memory is off")
+    if as_json:
+        output.print_json({"stored": False} if stored is None else {"stored": True, **wire.fact(stored)})
+    else:
+        click.echo("stored" if stored is not None else "not stored: this user's memory is off")
 
 
 @facts.command("forget")
 @_user
 @_session
+@output.as_json
 @click.argument("key")
-def forget_fact(**request: Any) -> None:
+def forget_fact(as_json: bool, **request: Any) -> None:
     """Remove a fact and its history."""
     with output.memory() as memory:
-        output.print_counts(memory.forget_fact(**request).removed)
+        _print_receipt(memory.forget_fact(**request), as_json)
 
 
 @facts.command("history")
@@ -190,6 +197,8 @@ def get_user(user_id: str) -> None:
 @click.option("--time-zone", help="IANA name, such as Asia/Shanghai.")
 def set_user(user_id: str, switch: str | None, time_zone: str | None) -> None:
     """Create the user or change what is given."""
+    if switch is None and time_zone is None:
+        raise click.UsageError("give --memory, --time-zone or both")
     with output.memory() as memory:
         output.print_json(wire.user(memory.put_user(user_id, memory=switch, time_zone=time_zone)))
 
@@ -197,10 +206,11 @@ def set_user(user_id: str, switch: str | None, time_zone: str | None) -> None:
 @users.command("delete")
 @_user
 @click.confirmation_option(prompt="Remove everything of this user?")
-def delete_user(user_id: str) -> None:
+@output.as_json
+def delete_user(user_id: str, as_json: bool) -> None:
     """Remove everything of a user."""
     with output.memory() as memory:
-        output.print_counts(memory.delete_user(user_id).removed)
+        _print_receipt(memory.delete_user(user_id), as_json)
 
 
 @click.group()
@@ -232,10 +242,11 @@ def list_sessions(user_id: str, as_json: bool) -> None:
 @_user
 @_session
 @click.confirmation_option(prompt="Remove this session with its messages and facts?")
-def delete_session(user_id: str, session_id: str) -> None:
+@output.as_json
+def delete_session(user_id: str, session_id: str, as_json: bool) -> None:
     """Remove a session."""
     with output.memory() as memory:
-        output.print_counts(memory.delete_session(user_id, session_id).removed)
+        _print_receipt(memory.delete_session(user_id, session_id), as_json)
 
 
 @click.group()
@@ -266,11 +277,20 @@ def list_messages(user_id: str, session_id: str, as_json: bool) -> None:
 
 @messages.command("delete")
 @_user
+@output.as_json
 @click.argument("message_id")
-def delete_message(user_id: str, message_id: str) -> None:
+def delete_message(user_id: str, message_id: str, as_json: bool) -> None:
     """Remove one message and everything derived from it."""
     with output.memory() as memory:
-        output.print_counts(memory.delete_message(user_id, message_id).removed)
+        _print_receipt(memory.delete_message(user_id, message_id), as_json)
+
+
+def _print_receipt(receipt: Receipt, as_json: bool) -> None:
+    if as_json:
+        output.print_json({"removed": dict(receipt.removed)})
+    else:
+        click.echo("removed: ", nl=False)
+        output.print_counts(receipt.removed)
 
 
 COMMANDS = (import_history, recall, search, facts, users, sessions, messages)

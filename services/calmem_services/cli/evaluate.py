@@ -26,6 +26,8 @@ def evaluate(history: Path, queries: Path, budget: str, workers: int, json_out: 
 
     Uses the configured Postgres (its user must be allowed to create databases), or an embedded one.
     """
+    if json_out is not None and not json_out.parent.is_dir():
+        raise InvalidInput("--json", f"{json_out.parent} is not a directory")
     report = run(
         output.settings(),
         history=history,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
-from calmem.errors import Conflict, Forbidden, InvalidInput
+from calmem.errors import Conflict, Forbidden, InvalidInput, TransientError
 from calmem.model import Recorded
 
 BATCH = 500
+# A batch also ends here, whatever its number of messages.
+BATCH_BYTES = 8_388_608
 # A line cannot be longer than a message's text in JSON escapes, with room for the rest.
 LINE_BYTES = 8_388_608
 
@@ -41,6 +43,15 @@ class Report:
         return f"{self.lines} lines, {self.recorded} recorded, {self.known} already there, {self.bad} bad"
 
 
+def read_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The file's lines; of one longer than `LINE_BYTES` only so much that it can be told, the rest is skipped."""
+    while line := file.readline(LINE_BYTES + 1):
+        rest = line
+        while len(rest) > LINE_BYTES and not rest.endswith(b"\n"):
+            rest = file.readline(LINE_BYTES + 1)
+        yield line
+
+
 def import_lines(
     lines: Iterable[bytes],
     record_many: Callable[[Sequence[Mapping[str, Any]]], list[Recorded]],
@@ -52,8 +63,10 @@ def import_lines(
     """Record every line; a bad one is reported by its number and skipped, or ends the import when `strict`.
 
     A line without `message_id` gets one made of its number and content, so that running twice doubles nothing.
+    Raises InvalidInput naming the line (`strict`), TransientError naming the last line that is safe.
     """
     report = Report()
+    safe = size = 0
     batch: list[tuple[int, dict[str, Any]]] = []
 
     def bad(number: int, reason: str) -> None:
@@ -69,8 +82,10 @@ def import_lines(
             report.not_stored += not answer.stored
 
     def flush() -> None:
+        nonlocal safe, size
         if not batch:
             return
+        last = batch[-1][0]
         try:
             count(record_many([fields for _, fields in batch]))
         except (InvalidInput, Conflict, Forbidden):
@@ -80,7 +95,10 @@ def import_lines(
                     count(record_many([fields]))
                 except (InvalidInput, Conflict, Forbidden) as exc:
                     bad(number, str(exc).removeprefix("messages[0]."))
+        except TransientError as exc:
+            raise TransientError(f"stopped after line {safe}: {exc}; run the same command again to go on") from exc
         batch.clear()
+        safe, size = last, 0
         on_progress(report)
 
     for number, line in enumerate(lines, 1):
@@ -94,7 +112,8 @@ def import_lines(
         if fields.get("message_id") is None:
             fields["message_id"] = f"import-{number}-{hashlib.sha256(line.strip()).hexdigest()[:24]}"
         batch.append((number, fields))
-        if len(batch) >= BATCH:
+        size += len(line)
+        if len(batch) >= BATCH or size >= BATCH_BYTES:
             flush()
     flush()
     return report

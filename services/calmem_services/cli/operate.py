@@ -14,6 +14,7 @@ from calmem.storage import migrate as migrations
 from calmem.storage import stats as counting
 from calmem.storage import tasks
 from calmem_services.cli import output
+from calmem_services.cli.service_metrics import read_figures
 
 
 @click.group()
@@ -22,7 +23,8 @@ def db() -> None:
 
 
 @db.command()
-def migrate() -> None:
+@output.as_json
+def migrate(as_json: bool) -> None:
     """Bring the database to the newest schema; safe to run any number of times, by several processes at once."""
     chosen = output.settings()
     if not chosen.database_url:
@@ -33,13 +35,16 @@ def migrate() -> None:
         chunk_chars=chosen.chunk_chars,
         overlap_chars=chosen.overlap_chars,
     )
-    click.echo(f"applied {', '.join(applied)}" if applied else "up to date")
+    if as_json:
+        output.print_json({"applied": applied})
+    else:
+        click.echo(f"applied {', '.join(applied)}" if applied else "up to date")
 
 
 @click.command()
 @output.as_json
 def stats(as_json: bool) -> None:
-    """What is stored, what waits to be indexed and for how long."""
+    """What is stored, what waits to be indexed and for how long, and how this machine's retrieval service answers."""
     chosen = output.settings()
     with output.database() as database, database.connection() as conn:
         state = tasks.queue_state(conn)
@@ -55,10 +60,19 @@ def stats(as_json: bool) -> None:
         "oldest_pending_seconds": round(state.oldest_seconds, 1),
         **counts,
     }
+    url = f"http://{chosen.host}:{chosen.retrieval_port}/metrics"
+    figures = read_figures(url)
     if as_json:
-        output.print_json(shown)
-    else:
-        output.print_table(list(shown.items()), ["what", "now"])
+        recalls = None if figures is None else {"tiers": figures.tiers, "latency_ms": figures.latency_ms}
+        output.print_json({**shown, "recall": recalls})
+        return
+    output.print_table(list(shown.items()), ["what", "now"])
+    if figures is None:
+        click.echo(f"\nrecall: no retrieval service answers at {url}")
+        return
+    click.echo(f"\nrecalls by tier: {', '.join(f'{t} {n}' for t, n in figures.tiers.items()) or 'none yet'}")
+    rows = [(stage, *("-" if ms is None else ms for ms in at.values())) for stage, at in figures.latency_ms.items()]
+    output.print_table(rows, ["stage", "p50 ms", "p95 ms"])
 
 
 @click.group(invoke_without_command=True)

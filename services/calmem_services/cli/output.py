@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -14,6 +15,9 @@ from calmem.errors import PermanentError
 from calmem.memory import Memory
 from calmem.settings import Settings
 from calmem.storage.pool import Database
+
+# A command loads the model for one question; a service has it loaded before its first.
+DEADLINE_MS = 30_000
 
 as_json: Callable[[Any], Any] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -48,7 +52,8 @@ def memory() -> Iterator[Memory]:
     chosen = settings()
     if not chosen.database_url:
         raise PermanentError("set CALMEM_DATABASE_URL; `calmem up` prints the one it runs")
-    with Memory(settings=chosen) as opened:
+    patient = replace(chosen, recall_deadline_ms=max(chosen.recall_deadline_ms, DEADLINE_MS))
+    with Memory(settings=patient) as opened:
         yield opened
 
 

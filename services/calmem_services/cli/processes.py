@@ -19,7 +19,8 @@ from calmem_workers.sweep import run_sweeper
 
 @click.command()
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="Worker processes.")
-def up(workers: int) -> None:
+@click.option("--data-dir", help="Where the embedded servers and the model are kept (default: CALMEM_DATA_DIR).")
+def up(workers: int, data_dir: str | None) -> None:
     """Start everything on this machine, until Ctrl-C.
 
     Postgres and Redis are embedded ones below CALMEM_DATA_DIR unless CALMEM_DATABASE_URL and CALMEM_REDIS_URL are set.
@@ -32,6 +33,8 @@ def up(workers: int) -> None:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     chosen = output.settings()
+    if data_dir:
+        chosen = replace(chosen, data_dir=data_dir)
     with run_stack(chosen, workers=workers) as stack:
         click.echo(f"ingest     {stack.ingest_url}")
         click.echo(f"retrieval  {stack.retrieval_url}")

@@ -66,7 +66,8 @@ def _play(stack: Stack) -> None:
             _post(http, f"{stack.ingest_url}/v1/messages:batch", {"messages": messages})
             turns += len(messages)
         click.echo(f"Recorded {turns} turns in {len(TALKS)} sessions over five weeks.")
-        _put_fact(http, stack, "menu_style", "one plain line per tea, no poetry")
+        _put_fact(http, stack, TALKS[-1], "menu_style", "one plain line per tea, no poetry")
+        _put_fact(http, stack, TALKS[0], "shop_address", "Harbour Street 12")
         _wait_until_indexed(http, stack, turns)
         _show(http, stack)
 
@@ -135,6 +136,7 @@ def _show(http: httpx.Client, stack: Stack) -> None:
         ask(f"Tier {tier}: a decision from the compacted part", question, expected, fill=fill)
     ask("An identifier", "what happened with order SF-123456789?", "SF123456789", k=3)
     ask("From an earlier session", "Is there anything I am allergic to?", "walnuts", k=3)
+    _ask_for_fact(http, stack, "shop_*", "Harbour Street 12")
     ask("In Chinese", "我叔叔叫什么，住在哪里？", "周建国", k=3)
     ask(
         "A new user",
@@ -146,15 +148,27 @@ def _show(http: httpx.Client, stack: Stack) -> None:
     )
 
 
-def _put_fact(http: httpx.Client, stack: Stack, key: str, value: str) -> None:
-    answer = http.put(
-        f"{stack.retrieval_url}/v1/sessions/{TALKS[-1].session_id}/facts/{key}", json={"user_id": USER, "value": value}
-    )
-    answer.raise_for_status()
+def _put_fact(http: httpx.Client, stack: Stack, talk: Talk, key: str, value: str) -> None:
+    url = f"{stack.retrieval_url}/v1/sessions/{talk.session_id}/facts/{key}"
+    _checked(http.put(url, json={"user_id": USER, "value": value}))
+
+
+def _ask_for_fact(http: httpx.Client, stack: Stack, pattern: str, expected: str) -> None:
+    """Facts of other sessions come only when asked for; the block of this session does not hold them."""
+    click.secho("\n== A fact set in one session, asked for in another", bold=True)
+    click.echo(f"   asked: facts {pattern}\n")
+    answer = _checked(http.get(f"{stack.retrieval_url}/v1/facts", params={"user_id": USER, "pattern": pattern}))
+    for fact in answer["facts"]:
+        click.echo(f"{fact['key']} = {fact['value']}   (session {fact['session_id']})")
+    if expected not in [fact["value"] for fact in answer["facts"]]:
+        raise TransientError(f"the facts should hold {expected!r}")
 
 
 def _post(http: httpx.Client, url: str, body: dict[str, Any]) -> Any:
-    answer = http.post(url, json=body)
+    return _checked(http.post(url, json=body))
+
+
+def _checked(answer: httpx.Response) -> Any:
     if answer.is_error:
-        raise TransientError(f"{url} answered {answer.status_code}: {answer.text[:300]}")
+        raise TransientError(f"{answer.url} answered {answer.status_code}: {answer.text[:300]}")
     return answer.json()

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from calmem import budget, ranking
+from calmem import budget, ranking, text
 from calmem.errors import InvalidInput, TransientError
 from calmem.memory import Memory
 from calmem.model import Lane
 from calmem.recall import MAX_K
 from calmem.settings import Settings
+from calmem.storage import tasks
 from calmem.storage.migrate import migrate, scratch_database
+from calmem.storage.pool import Database
 from calmem_services.evaluation.data import Query, read_lines, read_queries
 from calmem_services.evaluation.metrics import evidence_recall, mean, ranked_scores
 from calmem_services.local.stack import environment, servers
@@ -41,7 +43,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """The report in the JSON shape of the specification's section 18. Raises InvalidInput for bad files."""
     rows = read_lines(history)
-    contents = {str(row.get("message_id")): str(row.get("content")) for row in rows}
+    contents = {str(row.get("message_id")): _as_shown(row.get("content"), settings) for row in rows}
     asked = read_queries(queries, contents)
     if not asked:
         raise InvalidInput(queries.name, "holds no query")
@@ -85,8 +87,18 @@ def _index(settings: Settings, workers: int) -> None:
         )
         for _ in range(workers)
     ]
-    if any(process.wait() for process in processes):
+    codes = [process.wait() for process in processes]
+    if any(codes):
         raise TransientError("a worker process failed; its log above says why")
+    with Database(settings) as database, database.connection() as conn:
+        state = tasks.queue_state(conn)
+    if state.pending or state.failed:
+        raise TransientError(f"{state.pending + state.failed} messages could not be indexed; the log above says why")
+
+
+def _as_shown(content: object, settings: Settings) -> str:
+    """A message's text as a block writes it, which is what evidence is looked for by."""
+    return text.escape(text.clean(content, limit_bytes=settings.message_bytes))
 
 
 def _system(

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import conninfo, sql
 
 from calmem.errors import PermanentError, TransientError
+from calmem.storage.pool import check_url
 
 # Any fixed number that nobody else locks; two migrating processes take turns on it.
 _LOCK = 4_742_020_001
@@ -48,6 +49,7 @@ def migrate(
     that chunking. Raises TransientError when the server cannot be reached and PermanentError when
     pgvector is missing.
     """
+    check_url(database_url)
     try:
         with psycopg.connect(database_url, connect_timeout=10, autocommit=False) as conn:
             conn.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))

@@ -7,17 +7,26 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 import psycopg
+from psycopg import conninfo
 from psycopg import errors as pg
 from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
-from calmem.errors import PermanentError, TransientError
+from calmem.errors import InvalidInput, PermanentError, TransientError
 from calmem.settings import Settings
 
 Connection: TypeAlias = psycopg.Connection[TupleRow]
 
 # The schema of a database that has not been migrated; retrying does not help, saying so does.
 _NOT_MIGRATED = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedObject)
+
+
+def check_url(url: str) -> None:
+    """Raises InvalidInput for what is no address of a Postgres; never repeats it, since it may hold a password."""
+    try:
+        conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError as exc:
+        raise InvalidInput("CALMEM_DATABASE_URL", "must be an address such as postgresql://user@host/database") from exc
 
 
 class Database:
@@ -30,6 +39,9 @@ class Database:
         url = database_url if database_url is not None else settings.database_url
         if not url:
             raise PermanentError("no database: set CALMEM_DATABASE_URL (postgresql://…) or start one with `calmem up`")
+        check_url(url)
+        if settings.pool_size < 1:
+            raise InvalidInput("CALMEM_POOL_SIZE", "must be 1 or more")
         self._wait = settings.pool_wait_seconds
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             url,
@@ -74,7 +86,9 @@ class Database:
             with self._pool.connection(timeout=self._wait if timeout is None else timeout) as conn:
                 yield conn
         except (PoolTimeout, TooManyRequests) as exc:
-            raise TransientError("no database connection became free in time") from exc
+            raise TransientError(
+                "no database connection in time: the server cannot be reached, or all connections are busy"
+            ) from exc
         except PoolClosed as exc:
             raise TransientError("the database pool is closed") from exc
         except pg.QueryCanceled as exc:

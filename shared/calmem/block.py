@@ -16,7 +16,10 @@ FACTS = "Facts of this session:"
 PROSE = "From earlier conversations:"
 
 # A line of stored text that reads like one of ours is marked, so that nobody can forge when or who.
-_HEADER_LIKE = re.compile(r"^(?=\[\d{4}-\d\d-\d\d, session )", re.MULTILINE)
+_HEADER_LIKE = re.compile(
+    r"(?:^|(?<=[\r\v\f\x85\u2028\u2029]))(?=[^\S\n]*(?:\[\d{4}-\d\d-\d\d, session |On \d{4}-\d\d-\d\d \(session ))",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +40,23 @@ def header(item: Item, look: Look) -> str:
 def line(item: Item, look: Look) -> str:
     """Who spoke and what, the stored text to the letter except for what could break the frame."""
     speaker = escape(item.name or item.role)
-    said = _HEADER_LIKE.sub("\\\\", escape(item.text.strip()))
+    said = _stored(item.text.strip())
     return f"{speaker}: {said}" if look.style == "list" else f"{speaker} said: “{said}”"
 
 
 def fact_line(fact: Fact) -> str:
-    return f"- {escape(fact.key)}: {escape(fact.value)}"
+    return f"- {_stored(fact.key)}: {_stored(fact.value)}"
+
+
+def _stored(text: str) -> str:
+    return _HEADER_LIKE.sub("\\\\", escape(text))
 
 
 def fit_facts(facts: Sequence[Fact], room: int) -> tuple[list[Fact], int]:
-    """The newest facts whose lines fit into `room` quarter tokens, oldest first, and how many are left out."""
+    """The newest facts whose lines fit into `room` quarter tokens, oldest first, and how many are left out.
+
+    One that does not fit does not keep older, shorter ones out.
+    """
     lines = [budget.quarters(fact_line(fact)) + 1 for fact in facts]
     room -= budget.quarters(FACTS) + 1
     if sum(lines) <= room:
@@ -54,15 +64,22 @@ def fit_facts(facts: Sequence[Fact], room: int) -> tuple[list[Fact], int]:
     room -= budget.quarters(_left_out(len(facts))) + 1
     kept: list[Fact] = []
     for fact, cost in zip(reversed(facts), reversed(lines), strict=True):
-        if cost > room:
-            break
-        room -= cost
-        kept.append(fact)
+        if cost <= room:
+            room -= cost
+            kept.append(fact)
     return kept[::-1], len(facts) - len(kept)
 
 
 def _left_out(count: int) -> str:
-    return f"({count} older facts left out)" if count != 1 else "(1 older fact left out)"
+    return f"({count} facts left out)" if count != 1 else "(1 fact left out)"
+
+
+def facts_quarters(facts: Sequence[Fact], left_out: int) -> int:
+    """Quarter tokens of the facts' part of a block, line ends included."""
+    if not facts and not left_out:
+        return 0
+    lines = [FACTS, *([_left_out(left_out)] if left_out else []), *map(fact_line, facts)]
+    return sum(budget.quarters(one) + 1 for one in lines)
 
 
 def frame_quarters(*, new_user: bool, style: Style) -> int:
@@ -87,6 +104,8 @@ def render(
 ) -> Block:
     """The block with these items, oldest first, under one header for each session and day.
 
+    Sessions that ran at the same time do not alternate: each comes whole, the one that began first before the other.
+
     Empty when there is nothing to say. The caller has chosen what fits the budget (see `calmem.ranking.fit`).
     """
     if not items and not facts and not facts_left_out and not new_user:
@@ -99,12 +118,11 @@ def render(
         body += map(fact_line, facts)
     if items and look.style == "prose":
         body.append(PROSE)
-    last = None
-    for item in sorted(items, key=lambda i: (i.created_at, i.session_id, i.seq, i.start)):
-        title = header(item, look)
-        if title != last:
-            body.append(title)
-            last = title
-        body.append(line(item, look))
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        groups.setdefault(header(item, look), []).append(item)
+    for title, group in sorted(groups.items(), key=lambda g: (min(i.created_at for i in g[1]), g[0])):
+        body.append(title)
+        body += [line(i, look) for i in sorted(group, key=lambda i: (i.session_id, i.seq, i.start))]
     text = "\n".join([OPEN_MARK, FRAME_SENTENCE, *([NEW_USER] if new_user else []), *body, CLOSE_MARK])
     return Block(text=text, tokens=budget.tokens(text), facts_left_out=facts_left_out)

@@ -8,6 +8,8 @@ from calmem.errors import InvalidInput
 from calmem.model import Budget, Tier
 from calmem.settings import Settings
 
+# Far above any window; keeps ratios and sums inside what a float and a JSON reader can hold.
+MOST_TOKENS = 2**53
 _CJK = re.compile("[\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\uff01-\uff60\U00020000-\U0003ffff]")
 
 
@@ -45,5 +47,5 @@ def _check(current_tokens: int, context_window_capacity: int) -> None:
         ("current_tokens", current_tokens, 0),
         ("context_window_capacity", context_window_capacity, 1),
     ):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InvalidInput(field, f"must be a whole number of {least} or more")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST_TOKENS:
+            raise InvalidInput(field, f"must be a whole number of {least} to {MOST_TOKENS}")

@@ -30,8 +30,23 @@ def configure(settings: Settings) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
-    # Libraries log what they were given (URLs, SQL, arguments of jobs): only their warnings pass.
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s", force=True)
+    # Libraries log what they were given (URLs, SQL, arguments of jobs): only their warnings pass, as JSON too.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[
+                structlog.stdlib.add_log_level,
+                structlog.stdlib.add_logger_name,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+            ],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                structlog.processors.JSONRenderer(ensure_ascii=False),
+            ],
+        )
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     # rq warns with its job arguments, psycopg.pool with the connection string's host on every failed attempt.
     for name in ("rq.worker", "psycopg.pool"):
         logging.getLogger(name).setLevel(logging.ERROR)

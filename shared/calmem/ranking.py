@@ -115,13 +115,14 @@ def fit(
 
     Facts come first and are cut only at the whole block's limit. Pieces of one message that overlap or touch become
     one item. The frame counts. The items for a smaller `k` are the first of those for a larger one.
+    Empty when not even the frame, or the note of facts left out, fits.
     """
     look = block.Look(style=style, zone=zone)
     whole = 4 * limits.block - block.frame_quarters(new_user=new_user, style=style)
     kept, left_out = block.fit_facts(facts, whole)
-    used = sum(budget.quarters(block.fact_line(fact)) + 1 for fact in kept)
-    if facts:
-        used += budget.quarters(block.FACTS) + 1 + (40 if left_out else 0)
+    used = block.facts_quarters(kept, left_out)
+    if whole < used:
+        return Block(text="", tokens=0, facts_left_out=len(facts)), []
     room = min(whole - used, 4 * limits.episodes)
     chosen = _take(ranked, k, room, look)
     rendered = block.render(items=chosen, facts=kept, facts_left_out=left_out, look=look, new_user=new_user)
@@ -135,12 +136,18 @@ def _take(ranked: Sequence[Item], k: int | None, room: int, look: block.Look) ->
     for item in ranked:
         if skipped > MOST_SKIPPED:
             break
-        place = next((n for n, other in enumerate(chosen) if _touch(item, other)), None)
-        if place is not None:
-            merged = _merge(chosen[place], item)
-            cost = _cost(merged, look) - _cost(chosen[place], look)
+        places = [n for n, other in enumerate(chosen) if _touch(item, other)]
+        if places:
+            # It may close the gap between two that are chosen already.
+            merged = item
+            for n in places:
+                merged = _merge(chosen[n], merged)
+            merged = replace(chosen[places[0]], start=merged.start, end=merged.end, text=merged.text)
+            cost = _cost(merged, look) - sum(_cost(chosen[n], look) for n in places)
             if cost <= room:
-                chosen[place] = merged
+                chosen[places[0]] = merged
+                for n in reversed(places[1:]):
+                    del chosen[n]
                 room -= cost
             continue
         if k is not None and len(chosen) >= k:
@@ -154,7 +161,7 @@ def _take(ranked: Sequence[Item], k: int | None, room: int, look: block.Look) ->
                 continue
             item = _cut(item, room - extra, look)
             cost = _cost(item, look) + extra
-            if cost > room:
+            if cost > room or not item.text.strip():
                 skipped += 1
                 continue
         room -= cost

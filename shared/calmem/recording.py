@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast, get_args
 
-from calmem import text
+from calmem import metrics, text
 from calmem.chunking import chunk
 from calmem.errors import Conflict, Forbidden, InvalidInput, TransientError
 from calmem.model import Lane, NewChunk, NewMessage, Recorded, Role, SearchIndex, User
@@ -95,6 +95,7 @@ class Recorder:
                     results, pending = _store(conn, batch, lane)
             except _TakenMeanwhile:
                 continue
+            metrics.RECORDED.labels(lane.value).inc(sum(result.created for result in results))
             if pending:
                 self._wake_ups.push(lane)
             return results

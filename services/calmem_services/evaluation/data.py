@@ -51,7 +51,7 @@ def read_queries(path: Path, contents: dict[str, str]) -> list[Query]:
         if not isinstance(relevant, list) or not relevant:
             raise InvalidInput(f"{where}: relevant", "must be a list of message ids")
         for message_id in relevant:
-            if message_id not in contents:
+            if not isinstance(message_id, str) or message_id not in contents:
                 raise InvalidInput(f"{where}: relevant", f"{message_id!r} is not in the history")
         queries.append(
             Query(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 
 import structlog
 import uvicorn
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request
+from fastapi.routing import APIRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calmem import logs
+from calmem.errors import InvalidInput
 from calmem.settings import Settings
 from calmem_services.http import problems
 
@@ -25,29 +28,69 @@ def build(title: str, description: str, *, resources: Callable[[], AbstractConte
         with resources():
             yield
 
-    app = FastAPI(title=title, description=description, version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title=title,
+        description=description,
+        version="1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(_check_query)],
+    )
     problems.install(app)
-
-    @app.middleware("http")
-    async def access_log(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        began = time.perf_counter()
-        response = await call_next(request)
-        route = request.scope.get("route")
-        log.info(
-            "request",
-            method=request.method,
-            # The template, not the path: ids in paths are the user's.
-            route=getattr(route, "path", None),
-            status=response.status_code,
-            ms=round((time.perf_counter() - began) * 1_000, 1),
-        )
-        return response
-
+    app.add_middleware(AccessLog)
     return app
+
+
+class AccessLog:
+    """One event per request, also for one that crashed or whose client went away."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        status: int | None = None
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        finally:
+            log.info(
+                "request",
+                method=scope["method"],
+                # The template, not the path: ids in paths are the user's, and keys of facts are text.
+                route=getattr(scope.get("route"), "path_format", None),
+                status=status,
+                ms=round((time.perf_counter() - began) * 1_000, 1),
+            )
+
+
+async def _check_query(request: Request) -> None:
+    """Refuse parameters that a route does not know (a misspelt filter would widen the answer) or gets twice."""
+    route = request.scope.get("route")
+    if not isinstance(route, APIRoute) or not route.path.startswith("/v1/"):
+        return
+    known = [field.alias for field in route.dependant.query_params]
+    seen: set[str] = set()
+    for name, _ in request.query_params.multi_items():
+        if name not in known:
+            raise InvalidInput(name[:80], f"is not a parameter here; known: {', '.join(known) or 'none'}")
+        if name in seen:
+            raise InvalidInput(name, "is given more than once")
+        seen.add(name)
 
 
 def serve(app: FastAPI, settings: Settings, *, host: str, port: int) -> None:
     """Run the app until SIGTERM or SIGINT."""
     logs.configure(settings)
     log.info("listening", service=app.title, host=host, port=port)
-    uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
+    uvicorn.run(app, host=host, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=10)

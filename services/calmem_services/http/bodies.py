@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from http import HTTPStatus
 from typing import Any
 
@@ -11,12 +10,12 @@ from fastapi import Request
 
 from calmem.errors import InvalidInput
 from calmem_services.http.problems import Problem
+from calmem_services.http.schemas import Schema
 
 
-async def read_object(
-    request: Request, *, limit_bytes: int, required: Collection[str], optional: Collection[str] = ()
-) -> dict[str, Any]:
-    """The JSON object of the body with no field missing and none unknown.
+async def read_body(request: Request, schema: Schema, *, limit_bytes: int) -> dict[str, Any]:
+    """The JSON object of the body with no field missing and none unknown by the schema (`schemas.closed`); an optional
+    field that is null is left out. The values are the use case's to check.
 
     Raises Problem (400 not JSON, 413 too large, 415 wrong type) and InvalidInput naming the field.
     """
@@ -35,14 +34,14 @@ async def read_object(
         raise Problem(HTTPStatus.BAD_REQUEST, "the body must be one JSON object in UTF-8") from exc
     if not isinstance(body, dict):
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the body must be a JSON object")
+    known, required = schema["properties"], schema["required"]
     for name in body:
-        if name not in required and name not in optional:
-            shown = name.encode("utf-8", "replace").decode()[:80]
-            raise InvalidInput(shown, f"is not a field here; known: {', '.join([*required, *optional])}")
+        if name not in known:
+            raise InvalidInput(name[:80], f"is not a field here; known: {', '.join(known)}")
     for name in required:
         if name not in body:
             raise InvalidInput(name, "is missing")
-    return body
+    return {name: value for name, value in body.items() if value is not None or name in required}
 
 
 def _refuse(constant: str) -> float:

@@ -17,6 +17,7 @@ log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = "1"
+_LONGEST_TEXT = 1_000
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -101,10 +102,20 @@ def _route(request: Request) -> str:
     return str(getattr(route, "path", ""))
 
 
+def _sendable(text: str) -> str:
+    """Text that quotes the request (an unknown field's name) may hold lone surrogates and have any length."""
+    return text.encode("utf-8", "replace").decode()[:_LONGEST_TEXT]
+
+
 def _document(status: HTTPStatus, detail: str, *, field: str | None = None, headers: Any = None) -> JSONResponse:
-    body: dict[str, Any] = {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail}
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": status.phrase,
+        "status": int(status),
+        "detail": _sendable(detail),
+    }
     if field is not None:
-        body["field"] = field
+        body["field"] = _sendable(field)
     extra = dict(headers or {})
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         extra["Retry-After"] = RETRY_AFTER_SECONDS

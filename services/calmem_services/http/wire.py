@@ -1,42 +1,10 @@
-"""Values as JSON, and the JSON schemas that OpenAPI shows for them."""
+"""Values as JSON; their schemas are in `schemas`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from calmem.model import Fact, Item, Message, Recall, Recorded, Session, User
-
-ID = {"type": "string", "minLength": 1, "maxLength": 256}
-TIME = {"type": "string", "format": "date-time", "description": "ISO 8601 with an offset"}
-TEXT = {"type": "string"}
-PARTS = {"type": "array", "items": {"anyOf": [TEXT, {"type": "object"}]}, "description": "parts as chat APIs send them"}
-MESSAGE: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["user_id", "session_id", "role", "content"],
-    "properties": {
-        "user_id": ID,
-        "session_id": ID,
-        "role": {"enum": ["user", "assistant", "tool", "system"]},
-        "content": {"anyOf": [TEXT, PARTS, {"type": "null"}]},
-        "message_id": {"anyOf": [ID, {"type": "null"}]},
-        "name": {"anyOf": [{"type": "string", "maxLength": 200}, {"type": "null"}]},
-        "created_at": {"anyOf": [TIME, {"type": "null"}]},
-        "metadata": {"anyOf": [{"type": "object"}, {"type": "null"}]},
-    },
-}
-
-
-def body(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """`openapi_extra` for a JSON body."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-def answer(*names: str, description: str = "Answer") -> dict[str, Any]:
-    """An OpenAPI response: an object that has these names."""
-    schema = {"type": "object", "required": list(names), "properties": {name: {} for name in names}}
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
 def recorded(value: Recorded) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
@@ -15,22 +15,18 @@ from calmem.recording import Recorder
 from calmem.settings import Settings
 from calmem.storage.pool import Database
 from calmem.users import Users
-from calmem_services.http import health, wire
+from calmem_services.http import health, schemas, wire
 from calmem_services.http.app import build
-from calmem_services.http.bodies import read_object
+from calmem_services.http.bodies import read_body
 from calmem_services.http.problems import documented
+from calmem_services.http.schemas import MessageIdInPath, SessionIdInPath, UserId, UserIdInPath
 
 # JSON escapes of a text may take six bytes for one.
 _JSON_GROWTH = 6
 _BATCH_BYTES = 67_108_864
-_MESSAGE_REQUIRED = ("user_id", "session_id", "role", "content")
-_MESSAGE_OPTIONAL = ("message_id", "name", "created_at", "metadata")
-_USER_BODY: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {"memory": {"enum": ["on", "off"]}, "time_zone": {"type": "string", "examples": ["Asia/Shanghai"]}},
-}
-UserId = Annotated[str, Query(description="whose it is")]
+_USER_BODY = schemas.closed(
+    {}, {"memory": {"enum": ["on", "off"]}, "time_zone": {"type": "string", "examples": ["Asia/Shanghai"]}}
+)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -50,77 +46,76 @@ def create_app(settings: Settings) -> FastAPI:
     @app.post(
         "/v1/messages",
         status_code=201,
-        openapi_extra=wire.body(wire.MESSAGE),
+        openapi_extra=schemas.body(schemas.MESSAGE_IN),
         responses={
-            201: wire.answer("message_id", "seq", "created", description="Stored"),
-            200: wire.answer(
-                "message_id", "seq", "created", description="Stored before, or memory is off (`stored: false`)"
-            ),
+            201: schemas.answer(schemas.RECORDED, description="Stored"),
+            200: schemas.answer(schemas.RECORDED, description="Stored before, or memory is off (`stored: false`)"),
             **documented(400, 403, 409, 413, 415, 422, 503),
         },
         response_class=JSONResponse,
     )
     async def record(request: Request) -> JSONResponse:
         """Store one message. Idempotent by `message_id`."""
-        fields = await read_object(
-            request,
-            limit_bytes=_JSON_GROWTH * settings.message_bytes + 1_048_576,
-            required=_MESSAGE_REQUIRED,
-            optional=_MESSAGE_OPTIONAL,
+        fields = await read_body(
+            request, schemas.MESSAGE_IN, limit_bytes=_JSON_GROWTH * settings.message_bytes + 1_048_576
         )
         stored = await run_in_threadpool(recorder.record, **fields)
         return JSONResponse(wire.recorded(stored), status_code=201 if stored.created else 200)
 
-    batch = {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["messages"],
-        "properties": {
-            "messages": {"type": "array", "minItems": 1, "maxItems": settings.batch_messages, "items": wire.MESSAGE}
-        },
-    }
+    batch = {"type": "array", "minItems": 1, "maxItems": settings.batch_messages, "items": schemas.MESSAGE_IN}
+    batch_body = schemas.closed({"messages": batch})
 
     @app.post(
         "/v1/messages:batch",
-        openapi_extra=wire.body(batch),
-        responses={200: wire.answer("results"), **documented(400, 403, 409, 413, 415, 422, 503)},
+        openapi_extra=schemas.body(batch_body),
+        responses={
+            200: schemas.answer(schemas.shown({"results": {"type": "array", "items": schemas.RECORDED}})),
+            **documented(400, 403, 409, 413, 415, 422, 503),
+        },
     )
     async def record_many(request: Request) -> dict[str, Any]:
         """Store up to 1,000 messages, all or none."""
-        fields = await read_object(request, limit_bytes=_BATCH_BYTES, required=("messages",))
+        fields = await read_body(request, batch_body, limit_bytes=_BATCH_BYTES)
         stored = await run_in_threadpool(recorder.record_many, fields["messages"])
         return {"results": [wire.recorded(one) for one in stored]}
 
     @app.get(
-        "/v1/users/{user_id}",
-        responses={200: wire.answer("user_id", "memory", "time_zone"), **documented(404, 422, 503)},
+        "/v1/users/{user_id:path}",
+        responses={200: schemas.answer(schemas.USER), **documented(404, 422, 503)},
     )
-    def get_user(user_id: str) -> dict[str, Any]:
+    def get_user(user_id: UserIdInPath) -> dict[str, Any]:
         """The user's switch and time zone."""
         return wire.user(users.get(user_id))
 
     @app.put(
-        "/v1/users/{user_id}",
-        openapi_extra=wire.body(_USER_BODY),
-        responses={200: wire.answer("user_id", "memory", "time_zone"), **documented(400, 413, 415, 422, 503)},
+        "/v1/users/{user_id:path}",
+        openapi_extra=schemas.body(_USER_BODY),
+        responses={200: schemas.answer(schemas.USER), **documented(400, 413, 415, 422, 503)},
     )
-    async def put_user(user_id: str, request: Request) -> dict[str, Any]:
+    async def put_user(user_id: UserIdInPath, request: Request) -> dict[str, Any]:
         """Create the user or change what is given."""
-        fields = await read_object(request, limit_bytes=65_536, required=(), optional=("memory", "time_zone"))
+        fields = await read_body(request, _USER_BODY, limit_bytes=65_536)
         return wire.user(await run_in_threadpool(users.put, user_id, **fields))
 
-    @app.delete("/v1/users/{user_id}", responses={200: wire.answer("removed"), **documented(404, 422, 503)})
-    def delete_user(user_id: str) -> dict[str, Any]:
+    @app.delete(
+        "/v1/users/{user_id:path}", responses={200: schemas.answer(schemas.REMOVED), **documented(404, 422, 503)}
+    )
+    def delete_user(user_id: UserIdInPath) -> dict[str, Any]:
         """Remove everything of the user; counts per kind."""
         return {"removed": dict(users.delete_user(user_id).removed)}
 
-    @app.delete("/v1/sessions/{session_id}", responses={200: wire.answer("removed"), **documented(403, 404, 422, 503)})
-    def delete_session(session_id: str, user_id: UserId) -> dict[str, Any]:
+    @app.delete(
+        "/v1/sessions/{session_id:path}",
+        responses={200: schemas.answer(schemas.REMOVED), **documented(403, 404, 422, 503)},
+    )
+    def delete_session(session_id: SessionIdInPath, user_id: UserId) -> dict[str, Any]:
         """Remove a session with its messages and facts; counts per kind."""
         return {"removed": dict(users.delete_session(user_id, session_id).removed)}
 
-    @app.delete("/v1/messages/{message_id}", responses={200: wire.answer("removed"), **documented(404, 422, 503)})
-    def delete_message(message_id: str, user_id: UserId) -> dict[str, Any]:
+    @app.delete(
+        "/v1/messages/{message_id:path}", responses={200: schemas.answer(schemas.REMOVED), **documented(404, 422, 503)}
+    )
+    def delete_message(message_id: MessageIdInPath, user_id: UserId) -> dict[str, Any]:
         """Remove one message and everything derived from it; counts per kind."""
         return {"removed": dict(users.delete_message(user_id, message_id).removed)}
 

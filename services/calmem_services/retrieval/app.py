@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
 from calmem import metrics
+from calmem.errors import CalmemError
 from calmem.facts import Facts
 from calmem.model import Recall
 from calmem.models import Models
@@ -18,58 +20,38 @@ from calmem.settings import Settings
 from calmem.storage import indexes
 from calmem.storage.pool import Database
 from calmem.users import MAX_PAGE, PAGE, Users
-from calmem_services.http import health, wire
+from calmem_services.http import health, schemas, wire
 from calmem_services.http.app import build
-from calmem_services.http.bodies import read_object
+from calmem_services.http.bodies import read_body
 from calmem_services.http.problems import documented
+from calmem_services.http.schemas import KeyInPath, SessionIdInPath, UserId
 
 _BODY_BYTES = 4_194_304
-_WHOLE = {"type": "integer", "minimum": 0}
-_TIME_OR_NULL = {"anyOf": [wire.TIME, {"type": "null"}]}
-_K = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 1000}, {"type": "null"}]}
-_RECALL: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["user_id", "session_id", "query", "current_tokens", "context_window_capacity"],
-    "properties": {
-        "user_id": wire.ID,
-        "session_id": wire.ID,
-        "query": wire.TEXT,
-        "current_tokens": _WHOLE,
-        "context_window_capacity": {"type": "integer", "minimum": 1},
-        "active_message_ids": {"anyOf": [{"type": "array", "items": wire.ID}, {"type": "null"}]},
-        "active_from_seq": {"anyOf": [_WHOLE, {"type": "null"}]},
-        "since": _TIME_OR_NULL,
-        "until": _TIME_OR_NULL,
-        "k": _K,
+_RECALL = schemas.closed(
+    {
+        "user_id": schemas.ID,
+        "session_id": schemas.ID,
+        "query": schemas.TEXT,
+        "current_tokens": schemas.TOKENS,
+        "context_window_capacity": {**schemas.TOKENS, "minimum": 1},
+    },
+    {
+        "active_message_ids": {"type": "array", "items": schemas.ID},
+        "active_from_seq": {"type": "integer", "minimum": 0, "maximum": 2**62},
+        "since": schemas.TIME,
+        "until": schemas.TIME,
+        "k": schemas.K,
         "style": {"enum": ["list", "prose"]},
     },
-}
-_SEARCH: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["user_id", "query"],
-    "properties": {
-        "user_id": wire.ID,
-        "query": wire.TEXT,
-        "k": {"type": "integer", "minimum": 1, "maximum": 1000},
-        "since": _TIME_OR_NULL,
-        "until": _TIME_OR_NULL,
-        "session_id": {"anyOf": [wire.ID, {"type": "null"}]},
-    },
-}
-_FACT: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["user_id", "value"],
-    "properties": {
-        "user_id": wire.ID,
-        "value": {"type": "string", "minLength": 1},
-        "category": {"anyOf": [{"type": "string", "maxLength": 200}, {"type": "null"}]},
-        "expires_at": _TIME_OR_NULL,
-    },
-}
-UserId = Annotated[str, Query(description="whose it is")]
+)
+_SEARCH = schemas.closed(
+    {"user_id": schemas.ID, "query": schemas.TEXT},
+    {"k": schemas.K, "since": schemas.TIME, "until": schemas.TIME, "session_id": schemas.ID},
+)
+_FACT = schemas.closed(
+    {"user_id": schemas.ID, "value": {"type": "string", "minLength": 1, "description": "not blank, up to 16 KiB"}},
+    {"category": schemas.LABEL, "expires_at": schemas.TIME},
+)
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 
 
@@ -86,10 +68,18 @@ def create_app(settings: Settings) -> FastAPI:
             index = indexes.active_index(conn)
         models.for_index(index)
 
+    def warm() -> None:
+        # Loaded before the first recall asks for it; without a database yet, /readyz and recall try again.
+        with suppress(CalmemError):
+            model_check()
+
     @contextmanager
     def resources() -> Iterator[None]:
         with database:
+            warming = threading.Thread(target=warm, name="warm")
+            warming.start()
             yield
+            warming.join()
         recaller.close()
 
     app = build("calmem retrieval", "Recall, search, facts, and reading back what was recorded.", resources=resources)
@@ -97,51 +87,51 @@ def create_app(settings: Settings) -> FastAPI:
 
     @app.post(
         "/v1/recall",
-        openapi_extra=wire.body(_RECALL),
+        openapi_extra=schemas.body(_RECALL),
         responses={
-            200: wire.answer("block", "tokens", "tier", "fill_ratio", "items", "facts", "degraded", "timings_ms"),
+            200: schemas.answer(schemas.RECALL),
             **documented(400, 403, 413, 415, 422, 503),
         },
     )
     async def recall(request: Request) -> dict[str, Any]:
         """The MOIM block for one turn."""
-        required = _RECALL["required"]
-        optional = [name for name in _RECALL["properties"] if name not in required]
-        fields = await read_object(request, limit_bytes=_BODY_BYTES, required=required, optional=optional)
+        fields = await read_body(request, _RECALL, limit_bytes=_BODY_BYTES)
         found = await run_in_threadpool(recaller.recall, **fields)
         _count(found)
         return wire.recall(found)
 
     @app.post(
         "/v1/search",
-        openapi_extra=wire.body(_SEARCH),
-        responses={200: wire.answer("items"), **documented(400, 403, 413, 415, 422, 503)},
+        openapi_extra=schemas.body(_SEARCH),
+        responses={
+            200: schemas.answer(schemas.shown({"items": {"type": "array", "items": schemas.ITEM}})),
+            **documented(400, 403, 413, 415, 422, 503),
+        },
     )
     async def search(request: Request) -> dict[str, Any]:
         """Ranked items without a budget."""
-        fields = await read_object(
-            request,
-            limit_bytes=_BODY_BYTES,
-            required=("user_id", "query"),
-            optional=("k", "since", "until", "session_id"),
-        )
+        fields = await read_body(request, _SEARCH, limit_bytes=_BODY_BYTES)
         items = await run_in_threadpool(recaller.search, **fields)
         return {"items": [wire.item(item) for item in items]}
 
     @app.put(
-        "/v1/sessions/{session_id}/facts/{key}",
-        openapi_extra=wire.body(_FACT),
-        responses={200: wire.answer("stored"), **documented(400, 403, 413, 415, 422, 503)},
+        "/v1/sessions/{session_id:path}/facts/{key:path}",
+        openapi_extra=schemas.body(_FACT),
+        responses={200: schemas.answer(schemas.FACT_STORED), **documented(400, 403, 413, 415, 422, 503)},
     )
-    async def remember(session_id: str, key: str, request: Request) -> dict[str, Any]:
+    async def remember(session_id: SessionIdInPath, key: KeyInPath, request: Request) -> dict[str, Any]:
         """Write a fact; the value it replaces is kept as history. `stored: false` with memory off."""
-        fields = await read_object(
-            request, limit_bytes=262_144, required=("user_id", "value"), optional=("category", "expires_at")
-        )
+        fields = await read_body(request, _FACT, limit_bytes=262_144)
         fact = await run_in_threadpool(facts.remember, session_id=session_id, key=key, **fields)
         return {"stored": False} if fact is None else {"stored": True, **wire.fact(fact)}
 
-    @app.get("/v1/facts", responses={200: wire.answer("facts"), **documented(403, 422, 503)})
+    @app.get(
+        "/v1/facts",
+        responses={
+            200: schemas.answer(schemas.shown({"facts": {"type": "array", "items": schemas.FACT}})),
+            **documented(403, 422, 503),
+        },
+    )
     def list_facts(
         user_id: UserId, pattern: str | None = None, category: str | None = None, session_id: str | None = None
     ) -> dict[str, Any]:
@@ -150,25 +140,30 @@ def create_app(settings: Settings) -> FastAPI:
         return {"facts": [wire.fact(fact) for fact in found]}
 
     @app.delete(
-        "/v1/sessions/{session_id}/facts/{key}",
-        responses={200: wire.answer("removed"), **documented(403, 404, 422, 503)},
+        "/v1/sessions/{session_id:path}/facts/{key:path}",
+        responses={200: schemas.answer(schemas.shown({"removed": {"const": 1}})), **documented(403, 404, 422, 503)},
     )
-    def forget(session_id: str, key: str, user_id: UserId) -> dict[str, Any]:
+    def forget(session_id: SessionIdInPath, key: KeyInPath, user_id: UserId) -> dict[str, Any]:
         """Remove one fact and its history."""
         facts.forget(user_id=user_id, session_id=session_id, key=key)
         return {"removed": 1}
 
-    @app.get("/v1/sessions", responses={200: wire.answer("sessions", "next_cursor"), **documented(404, 422, 503)})
+    @app.get(
+        "/v1/sessions",
+        responses={200: schemas.answer(schemas.page("sessions", schemas.SESSION)), **documented(404, 422, 503)},
+    )
     def sessions(user_id: UserId, cursor: str | None = None, limit: Limit = PAGE) -> dict[str, Any]:
         """The user's sessions, oldest first, by pages."""
         page, following = users.sessions(user_id, cursor=cursor, limit=limit)
         return {"sessions": [wire.session(one) for one in page], "next_cursor": following}
 
     @app.get(
-        "/v1/sessions/{session_id}/messages",
-        responses={200: wire.answer("messages", "next_cursor"), **documented(403, 404, 422, 503)},
+        "/v1/sessions/{session_id:path}/messages",
+        responses={200: schemas.answer(schemas.page("messages", schemas.MESSAGE)), **documented(403, 404, 422, 503)},
     )
-    def messages(session_id: str, user_id: UserId, cursor: str | None = None, limit: Limit = PAGE) -> dict[str, Any]:
+    def messages(
+        session_id: SessionIdInPath, user_id: UserId, cursor: str | None = None, limit: Limit = PAGE
+    ) -> dict[str, Any]:
         """A session's messages in the order of `seq`, by pages."""
         page, following = users.messages(user_id, session_id, cursor=cursor, limit=limit)
         return {"messages": [wire.message(one) for one in page], "next_cursor": following}

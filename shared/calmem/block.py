@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from calmem import budget
@@ -32,9 +33,16 @@ class Look:
 
 def header(item: Item, look: Look) -> str:
     """The line above the items of one session and one day (in the user's zone)."""
-    day = item.created_at.astimezone(look.zone).date().isoformat()
+    day = _day(item.created_at, look.zone)
     session = escape(" ".join(item.session_id.split()))
     return f"[{day}, session {session}]" if look.style == "list" else f"On {day} (session {session})"
+
+
+def _day(moment: datetime, zone: ZoneInfo) -> str:
+    try:
+        return moment.astimezone(zone).date().isoformat()
+    except OverflowError:  # a day at either end of the calendar, where the zone's own day has no name
+        return moment.date().isoformat()
 
 
 def line(item: Item, look: Look) -> str:

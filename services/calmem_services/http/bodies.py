@@ -41,7 +41,13 @@ async def read_body(request: Request, schema: Schema, *, limit_bytes: int) -> di
     for name in required:
         if name not in body:
             raise InvalidInput(name, "is missing")
-    return {name: value for name, value in body.items() if value is not None or name in required}
+    return {name: _whole(known[name], value) for name, value in body.items() if value is not None or name in required}
+
+
+def _whole(schema: Schema, value: Any) -> Any:
+    """JSON has one kind of number: 5.0 is as whole as 5 where a whole number is wanted."""
+    kinds = [one.get("type") for one in (schema, *schema.get("anyOf", ()))]
+    return int(value) if "integer" in kinds and isinstance(value, float) and value.is_integer() else value
 
 
 def _refuse(constant: str) -> float:

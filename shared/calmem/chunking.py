@@ -9,9 +9,7 @@ import regex
 from calmem.model import Span
 
 _GRAPHEME = regex.compile(r"\X")
-_SENTENCE_END = regex.compile(r"[。！？；…!?;.]")
-# How far back from a position the start of its grapheme is looked for; longer clusters are cut by code points.
-_LONGEST_GRAPHEME = 200
+_SENTENCE_ENDS = frozenset("。！？；…!?;.")
 
 
 def chunk(
@@ -52,28 +50,35 @@ def _end(text: str, start: int, stop: int, limit: int, overlap: int) -> int:
         return stop
     end = start + limit
     earliest = max(start + 1, end - overlap)
-    if text[end].isspace():
-        return end
-    for place in range(end, earliest, -1):
-        if text[place - 1].isspace():
+    places = _boundaries(text, start, end)
+    late = [place for place in reversed(places) if place >= earliest]
+    for place in late:
+        if text[place].isspace() or text[place - 1].isspace():
             return place
-    ends = list(_SENTENCE_END.finditer(text, earliest, end))
-    return ends[-1].end() if ends else _grapheme_start(text, start, end)
+    for place in late:
+        if text[place - 1] in _SENTENCE_ENDS:
+            return place
+    # One grapheme longer than the limit has no good place: it is cut by code points.
+    return places[-1] if places else end
 
 
 def _start(text: str, previous: int, end: int, overlap: int) -> int:
     """Where the next chunk begins: up to `overlap` before `end`, after white space, and always further on."""
     earliest = max(previous + 1, end - overlap)
-    for place in range(earliest, end):
+    places = [place for place in _boundaries(text, previous, end) if earliest <= place < end]
+    for place in places:
         if text[place - 1].isspace():
             return place
-    return max(_grapheme_start(text, previous, earliest), previous + 1) if overlap else end
+    return places[0] if places else end
 
 
-def _grapheme_start(text: str, start: int, place: int) -> int:
-    """The start of the grapheme at `place`; `place` itself when that would leave nothing after `start`."""
-    window = max(start, place - _LONGEST_GRAPHEME)
-    for cluster in _GRAPHEME.finditer(text, window, min(len(text), place + _LONGEST_GRAPHEME)):
-        if cluster.end() > place:
-            return cluster.start() if cluster.start() > start else place
-    return place
+def _boundaries(text: str, start: int, end: int) -> list[int]:
+    """The places in (start, end] between two graphemes, when `start` is one, rising.
+
+    Read from `start`, since a row of flags can only be told apart from its beginning.
+    """
+    # One code point more shows whether `end` itself is a boundary. A copy, since the pattern looks back as far as it can.
+    part = text[start : end + 1]
+    if part.isascii() and "\r" not in part:
+        return list(range(start + 1, min(end, len(text)) + 1))
+    return [place for cluster in _GRAPHEME.finditer(part) if (place := start + cluster.end()) <= end]

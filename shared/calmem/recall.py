@@ -115,6 +115,7 @@ class Recaller:
         Past the deadline (setting `recall_deadline_ms`) it answers with what it has and says so in `degraded`.
         Raises InvalidInput, Forbidden (session of another user), TransientError (database unreachable).
         """
+        session_id = text.clean_id(session_id, field="session_id")
         limits = budget.tier(current_tokens, context_window_capacity, self._settings)
         if block_tokens is not None:
             most = _whole("block_tokens", block_tokens, 1, 1_000_000)
@@ -130,7 +131,6 @@ class Recaller:
         asked = _check(
             user_id=user_id, session_id=session_id, query=query, since=since, until=until, k=k, arms=arms, now=now
         )
-        assert asked.session_id is not None
         clock = _Clock(self._settings.recall_deadline_ms)
 
         def open_memory(conn: Connection) -> tuple[User | None, Scope | None, SearchIndex, list[Fact], bool]:

@@ -40,11 +40,20 @@ class EmbeddedRedis:
         )
         until = time.monotonic() + _START_SECONDS
         while time.monotonic() < until and self._process.poll() is None:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
-                    return self.url
+            if self._answers(self._process.pid):
+                return self.url
             time.sleep(0.02)
+        self.stop()
         raise TransientError("the embedded Redis did not start")
+
+    def _answers(self, pid: int) -> bool:
+        """Whether it is our process that answers, not one that took the port before it."""
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), timeout=1) as probe:
+                probe.sendall(b"INFO server\r\n")
+                return f"process_id:{pid}\r\n".encode() in probe.recv(8_192)
+        except OSError:
+            return False
 
     def stop(self) -> None:
         if self._process is not None:

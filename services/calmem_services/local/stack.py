@@ -85,10 +85,11 @@ def run_stack(settings: Settings, *, workers: int = 1, log_file: IO[bytes] | Non
             _refuse_taken_port(name, host, port)
         children = _Children(commands, environment(running), log_file)
         try:
-            children.start()
+            children.launch()
             urls = [f"http://{host}:{port}" for port in (running.ingest_port, running.retrieval_port)]
             for url in urls:
                 children.wait_until_ready(url)
+            children.watch()
             yield Stack(settings=running, ingest_url=urls[0], retrieval_url=urls[1])
         finally:
             children.stop()
@@ -122,8 +123,12 @@ class _Children:
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
 
-    def start(self) -> None:
-        self._processes = [self._launch(command) for command in self._commands]
+    def launch(self) -> None:
+        for command in self._commands:
+            self._processes.append(self._launch(command))
+
+    def watch(self) -> None:
+        """From now on a child that ends is started again."""
         self._watcher.start()
 
     def _launch(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -145,6 +150,10 @@ class _Children:
                     return
             except httpx.HTTPError:
                 pass
+            for command, process in zip(self._commands, self._processes, strict=True):
+                if process.poll() is not None:
+                    name = " ".join(command)
+                    raise PermanentError(f"calmem {name} ended with code {process.returncode}; its log says why")
             time.sleep(0.1)
         raise TransientError(f"{url} was not ready after {READY_SECONDS:.0f} s; its log says why")
 

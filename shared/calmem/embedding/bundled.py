@@ -52,11 +52,13 @@ def _write(models: Path, target: Path) -> None:
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     if digest != WEIGHTS_SHA256:
         raise ModelUnavailable(f"{weights} is damaged (sha256 {digest[:12]}…); install {DISTRIBUTION} again")
+    try:
+        from calmem.embedding.minilm_graph import write_graph
+    except ModuleNotFoundError as exc:
+        raise ModelUnavailable(f"preparing the bundled model needs {exc.name}: pip install onnx safetensors") from exc
     # The whole directory appears under its name at once; a killed process leaves only a stray temporary one.
     draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=models))
     try:
-        from calmem.embedding.minilm_graph import write_graph
-
         write_graph(weights, draft / "model.onnx")
         for name in ("config.json", "tokenizer.json", "special_tokens_map.json"):
             shutil.copyfile(source / name, draft / name)

@@ -27,10 +27,11 @@ class FastembedEmbedder:
 
         self.name = name
         self._model = _open(name, directory, threads)
+        # The limit that fastembed cuts at, whichever of its files it came from.
+        self.max_pieces = int(self._model.model.tokenizer.truncation["max_length"])
         self._counter = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._counter.no_padding()
         self._counter.no_truncation()
-        self.max_pieces = int(json.loads((directory / "tokenizer_config.json").read_text("utf-8"))["model_max_length"])
         self.dimension = len(self.embed_query("dimension"))
 
     def count_pieces(self, text: str) -> int:
@@ -70,7 +71,19 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return unit
 
 
+def _check_json(directory: Path) -> None:
+    for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        path = directory / file
+        try:
+            json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            continue  # some models have no config.json; fastembed names the others
+        except ValueError as exc:
+            raise ModelUnavailable(f"{path} is damaged: it is not JSON") from exc
+
+
 def _open(name: str, directory: Path, threads: int) -> Any:
+    _check_json(directory)
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 

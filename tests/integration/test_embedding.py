@@ -16,6 +16,7 @@ from calmem.embedding import Embedder, bundled
 from calmem.embedding.fastembed_adapter import BATCH_PIECES, _batches
 from calmem.errors import ModelUnavailable
 from calmem.settings import Settings
+from tests.support.bert_reference import Reference
 from tests.support.tiny_model import write_tiny_model
 
 FILES = ("model.onnx", "config.json", "tokenizer.json", "tokenizer_config.json")
@@ -47,6 +48,12 @@ def test_vectors_are_unit_length_and_in_order(embedder: Embedder) -> None:
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     alone = np.stack([embedder.embed_query(text) for text in TEXTS])
     assert np.min(np.sum(vectors * alone, axis=1)) > 0.9999
+
+
+def test_vectors_are_the_published_model_s(embedder: Embedder) -> None:
+    reference = Reference(bundled._source())
+    for text, vector in zip(TEXTS[:5], embedder.embed(TEXTS[:5]), strict=True):
+        assert float(reference.embed(text) @ vector) > 0.9999
 
 
 def test_no_texts_give_no_vectors(embedder: Embedder) -> None:

@@ -90,7 +90,7 @@ def create_app(settings: Settings) -> FastAPI:
     @app.put(
         "/v1/users/{user_id:path}",
         openapi_extra=schemas.body(_USER_BODY),
-        responses={200: schemas.answer(schemas.USER), **documented(400, 413, 415, 422, 503)},
+        responses={200: schemas.answer(schemas.USER), **documented(400, 404, 413, 415, 422, 503)},
     )
     async def put_user(user_id: UserIdInPath, request: Request) -> dict[str, Any]:
         """Create the user or change what is given."""

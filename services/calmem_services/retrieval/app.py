@@ -117,7 +117,7 @@ def create_app(settings: Settings) -> FastAPI:
     @app.put(
         "/v1/sessions/{session_id:path}/facts/{key:path}",
         openapi_extra=schemas.body(_FACT),
-        responses={200: schemas.answer(schemas.FACT_STORED), **documented(400, 403, 413, 415, 422, 503)},
+        responses={200: schemas.answer(schemas.FACT_STORED), **documented(400, 403, 404, 413, 415, 422, 503)},
     )
     async def remember(session_id: SessionIdInPath, key: KeyInPath, request: Request) -> dict[str, Any]:
         """Write a fact; the value it replaces is kept as history. `stored: false` with memory off."""

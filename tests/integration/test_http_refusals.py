@@ -14,7 +14,7 @@ MESSAGE = {"user_id": "ada", "session_id": "s1", "role": "user", "content": "hel
 RECALL = {"user_id": "ada", "session_id": "s1", "query": "q", "current_tokens": 1, "context_window_capacity": 10}
 SEARCH = {"user_id": "ada", "query": "q"}
 FACT = {"user_id": "ada", "value": "v"}
-BODIES = {
+BODIES: dict[tuple[str, str, str], dict[str, Any]] = {
     ("ingest", "POST", "/v1/messages"): MESSAGE,
     ("retrieval", "POST", "/v1/recall"): RECALL,
     ("retrieval", "POST", "/v1/search"): SEARCH,
@@ -231,7 +231,13 @@ BAD_USERS: list[tuple[str, Any]] = [
     ("memory", ["on"]),
     ("time_zone", "Mars/Base"),
     ("time_zone", ""),
-    *[("time_zone", value) for value in (5, ["UTC"], {}, "../../etc/passwd", "a\u0000b", "x" * 300, "Europe")],
+    ("time_zone", 5),
+    ("time_zone", ["UTC"]),
+    ("time_zone", {}),
+    ("time_zone", "../../etc/passwd"),
+    ("time_zone", "a\u0000b"),
+    ("time_zone", "x" * 300),
+    ("time_zone", "Europe"),
 ]
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+import regex
 import Stemmer
 
 Script = Literal["latin", "cjk", "other"]
@@ -22,12 +23,21 @@ _LONGEST_WORD = 64
 # Scripts written without spaces: Han, kana, Thai, Lao, Myanmar, Khmer.
 _UNSPACED = "\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\U00020000-\U0003ffff"
 _HANGUL = "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"
-_RUN = re.compile(f"[{_UNSPACED}]+|[^\\W_{_UNSPACED}]+", re.UNICODE)
+# A mark belongs to the letter before it: Devanagari vowels, Arabic and Hebrew points.
+_RUN = regex.compile(f"[{_UNSPACED}]+|[^\\W_{_UNSPACED}](?:[^\\W_{_UNSPACED}]|[^\\P{{M}}{_UNSPACED}])*+")
 # Letters and digits held together by the punctuation of addresses, paths, versions, ticket numbers and names in code.
-_IDENTIFIER = re.compile(r"[/~@#]?[^\W_]+(?:[-_./:@#+\\]+[^\W_]+)+|[^\W\d_]+\d[^\W_]*|\d+[^\W\d_][^\W_]*|\d{4,}")
+# Begins only where a run begins and never gives back what it took, so that any text is read in one pass.
+_L = f"[^\\W_{_UNSPACED}]"
+_A = f"[^\\W\\d_{_UNSPACED}]"
+_IDENTIFIER = re.compile(rf"(?<!{_L})(?:{_L}++(?:[-_./:@#+\\]++{_L}++)++|(?={_A}++\d|\d++{_A}|\d{{4}}){_L}++)")
+# An address inside a longer one is an identifier too: the host of a URL, the file of a path.
+_COARSE = re.compile(r"[/:\\]+")
 _SEPARATORS = re.compile(r"[\W_]+")
 _CJK_RUN = re.compile(f"[{_UNSPACED}]")
-_ALPHABETIC = re.compile(f"[^\\W\\d_{_UNSPACED}]")
+_HANGUL_RUN = re.compile(f"[{_HANGUL}]")
+_ALPHABETIC = re.compile(_A)
+# Accents go in the Latin and Greek alphabets, and from the Russian ё; elsewhere a mark makes another letter.
+_ACCENTS = re.compile("(?<=[\u0000-\u03ff])[\u0300-\u036f]+|(?<=\u0435)\u0308|[\u0591-\u05c7]")
 
 _ENGLISH_STOP = frozenset(
     [
@@ -208,14 +218,14 @@ _CJK_STOP_PAIRS = frozenset(
         "吗？",
     ]
 )
-# Stop words tell the language of a text apart; English wins ties and short texts.
+# Stop words (as folded) tell the language of a text apart; English wins ties and short texts.
 _LANGUAGES: dict[str, frozenset[str]] = {
     "english": _ENGLISH_STOP,
-    "german": frozenset(["der", "die", "das", "und", "ist", "nicht", "ich", "ein", "eine", "mit", "auf", "für", "von", "dem", "den", "zu", "wir", "haben", "auch", "wird", "sich", "war"]),
+    "german": frozenset(["der", "die", "das", "und", "ist", "nicht", "ich", "ein", "eine", "mit", "auf", "fur", "von", "dem", "den", "zu", "wir", "haben", "auch", "wird", "sich", "war"]),
     "french": frozenset(["le", "la", "les", "des", "une", "est", "et", "dans", "que", "qui", "pour", "pas", "sur", "avec", "nous", "vous", "je", "au", "du", "ce", "cette", "mais", "sont"]),
-    "spanish": frozenset(["el", "los", "las", "una", "es", "y", "en", "que", "por", "con", "para", "no", "se", "del", "lo", "como", "más", "pero", "su", "muy", "está", "mi", "yo"]),
-    "italian": frozenset(["il", "lo", "gli", "una", "è", "e", "di", "che", "per", "con", "non", "si", "del", "della", "sono", "anche", "ho", "mi", "questo", "ma", "nel"]),
-    "portuguese": frozenset(["o", "os", "as", "uma", "é", "e", "em", "que", "por", "com", "para", "não", "se", "do", "da", "dos", "mais", "mas", "meu", "eu", "está", "muito"]),
+    "spanish": frozenset(["el", "los", "las", "una", "es", "y", "en", "que", "por", "con", "para", "no", "se", "del", "lo", "como", "mas", "pero", "su", "muy", "esta", "mi", "yo"]),
+    "italian": frozenset(["il", "lo", "gli", "una", "e", "di", "che", "per", "con", "non", "si", "del", "della", "sono", "anche", "ho", "mi", "questo", "ma", "nel"]),
+    "portuguese": frozenset(["o", "os", "as", "uma", "e", "em", "que", "por", "com", "para", "nao", "se", "do", "da", "dos", "mais", "mas", "meu", "eu", "esta", "muito"]),
     "dutch": frozenset(["de", "het", "een", "en", "is", "niet", "ik", "van", "op", "met", "dat", "voor", "zijn", "was", "wij", "ook", "naar", "maar", "heb"]),
 }  # fmt: skip
 
@@ -230,6 +240,9 @@ _NAME_QUESTION = re.compile(
 _NAME_ANSWERS = ("我是", "我叫", "名字", "name")
 
 _local = threading.local()
+
+# A word, what it is, and whether a query leaves it out.
+_Piece = tuple[str, Literal["stem", "cjk", "bigram"], bool]
 
 
 @dataclass(frozen=True)
@@ -253,7 +266,7 @@ def index_words(text: str) -> list[str]:
     """Every word of a text, once per occurrence: stems, characters and bigrams, identifiers whole and in parts."""
     folded = _fold(text)
     language = _language(folded)
-    words = [word for word, _ in _runs(folded, language)]
+    words = [word for word, _, _ in _pieces(folded, language)]
     words += _identifiers(folded)
     return words
 
@@ -265,8 +278,8 @@ def query_words(text: str) -> list[QueryWord]:
     for identifier in _identifiers(folded):
         weighted.setdefault(identifier, QueryWord(identifier, 2.0, "identifier"))
     stopped: dict[str, QueryWord] = {}
-    for word, kind in _runs(folded, _language(folded)):
-        into = stopped if _is_stop(word, kind) else weighted
+    for word, kind, stop in _pieces(folded, _language(folded)):
+        into = stopped if stop else weighted
         into.setdefault(word, QueryWord(word, 0.4 if kind == "cjk" else 1.0, kind))
     if _NAME_QUESTION.search(text):
         for word in _NAME_ANSWERS:
@@ -286,10 +299,9 @@ def _hash(key: bytes, word: str) -> int:
 
 
 def _fold(text: str) -> str:
-    """Width, case and Latin accents folded."""
+    """Width, case and accents folded."""
     decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
-    # Only combining marks of European alphabets go; the marks of kana, Thai or Arabic are letters there.
-    return unicodedata.normalize("NFC", re.sub("[\u0300-\u036f]", "", decomposed))
+    return unicodedata.normalize("NFC", _ACCENTS.sub("", decomposed))
 
 
 def _language(folded: str) -> str:
@@ -302,54 +314,62 @@ def _language(folded: str) -> str:
     return best
 
 
-def _stemmer(run: str, language: str) -> str:
-    """The alphabet decides where it can; texts in Latin letters are guessed as a whole."""
-    return next((name for first, last, name in _SCRIPT_STEMMERS if first <= run[0] <= last), language)
-
-
 def _stem(word: str, language: str) -> str:
     stemmers: dict[str, Stemmer.Stemmer] = _local.__dict__.setdefault("stemmers", {})
     stemmer = stemmers.get(language)
     if stemmer is None:
-        stemmer = stemmers[language] = Stemmer.Stemmer(language)
+        # Its own cache would cost more than it saves: `_spaced` remembers.
+        stemmer = stemmers[language] = Stemmer.Stemmer(language, 0)
     return str(stemmer.stemWord(word))
 
 
-def _runs(folded: str, language: str) -> Iterable[tuple[str, Literal["stem", "cjk", "bigram"]]]:
+def _pieces(folded: str, language: str) -> Iterable[_Piece]:
     for match in _RUN.finditer(folded):
         run = match.group()
         if _CJK_RUN.match(run):
             for place, character in enumerate(run):
-                yield character, "cjk"
+                yield character, "cjk", character in _CJK_STOP
                 if place + 1 < len(run):
-                    yield run[place : place + 2], "bigram"
-        elif re.match(f"[{_HANGUL}]", run):
+                    pair = run[place : place + 2]
+                    yield pair, "bigram", pair in _CJK_STOP_PAIRS or (pair[0] in _CJK_STOP and pair[1] in _CJK_STOP)
+        elif _HANGUL_RUN.match(run):
             # Korean endings are written onto the word; the bigrams find it without them.
-            yield run[:_LONGEST_WORD], "stem"
+            yield run[:_LONGEST_WORD], "stem", False
             for place in range(len(run) - 1):
-                yield run[place : place + 2], "bigram"
-        elif len(run) <= _LONGEST_WORD:
-            yield (
-                (run if language == "english" and run in _ENGLISH_STOP else _stem(run, _stemmer(run, language))),
-                "stem",
-            )
+                yield run[place : place + 2], "bigram", False
+        else:
+            yield from _spaced(run[:_LONGEST_WORD], language)
+
+
+@lru_cache(maxsize=50_000)
+def _spaced(run: str, language: str) -> tuple[_Piece, ...]:
+    """The stems of a word written between spaces.
+
+    The alphabet decides the stemmer where it can. A text in Latin letters is guessed as a whole, and a short query
+    may be guessed otherwise than the text it looks for: the English stem, which both have, lets them meet.
+    """
+    own = next((name for first, last, name in _SCRIPT_STEMMERS if first <= run[0] <= last), None)
+    if own is not None:
+        return ((_stem(run, own), "stem", False),)
+    english = run if run in _ENGLISH_STOP else _stem(run, "english")
+    if language == "english":
+        return ((english, "stem", run in _ENGLISH_STOP),)
+    stop = run in _ENGLISH_STOP or run in _LANGUAGES[language]
+    stem = _stem(run, language)
+    return ((stem, "stem", stop),) if stem == english else ((stem, "stem", stop), (english, "stem", stop))
 
 
 def _identifiers(folded: str) -> list[str]:
-    """Whole identifiers, and the same without separators, so that SF-123 finds SF123."""
+    """Identifiers without their separators, so that SF-123 finds SF123; in a URL or path also those it is made of."""
     found = []
     for match in _IDENTIFIER.finditer(folded):
-        whole = match.group().strip("./:-@#\\")
-        if len(whole) > 4 * _LONGEST_WORD or _CJK_RUN.search(whole):
+        whole = match.group()
+        if len(whole) > 4 * _LONGEST_WORD:
             continue
-        joined = _SEPARATORS.sub("", whole)
-        found.append(f"={joined}")
+        parts = _COARSE.split(whole)
+        found += [
+            "=" + _SEPARATORS.sub("", one)
+            for one in ((whole, *parts) if len(parts) > 1 else (whole,))
+            if one == whole or _IDENTIFIER.fullmatch(one)
+        ]
     return found
-
-
-def _is_stop(word: str, kind: str) -> bool:
-    if kind == "stem":
-        return word in _ENGLISH_STOP
-    if kind == "cjk":
-        return word in _CJK_STOP
-    return word in _CJK_STOP_PAIRS or all(character in _CJK_STOP for character in word)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,13 +106,28 @@ class DenseHit:
     cosine: float
 
 
+class Place(NamedTuple):
+    """Where a message stands: its session and its position there."""
+
+    session_no: int
+    seq: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class WordHit:
-    """`bm25` > 0; `matched` lists which of the query's tokens (by position) the chunk has."""
+    """`bm25` > 0; `covered`: the share of the query's words the chunk has, each by its idf, 0 to 1."""
 
     chunk_no: int
     bm25: float
-    matched: tuple[int, ...]
+    covered: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordHits:
+    """Best first; `known`: the share of the query's words, each by its idf, that the user's chunks have at all."""
+
+    hits: Sequence[WordHit] = ()
+    known: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

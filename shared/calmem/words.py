@@ -271,9 +271,19 @@ def index_words(text: str) -> list[str]:
     return words
 
 
-def query_words(text: str) -> list[QueryWord]:
-    """The distinct words of a query, in order, at most 62; stop words only when there is nothing else."""
+def named(text: str, names: Iterable[str]) -> frozenset[str]:
+    """Those of the names whose words are all in the text."""
+    said = set(index_words(text))
+    return frozenset(name for name in names if (words := set(index_words(name))) and words <= said)
+
+
+def query_words(text: str, *, speakers: Iterable[str] = ()) -> list[QueryWord]:
+    """The distinct words of a query, in order, at most 62; stop words only when there is nothing else.
+
+    The names of `speakers` are left out, unless there is nothing else: who says somebody's name is mostly somebody else.
+    """
     folded = _fold(text)
+    names = {word for name in speakers for word in index_words(name)}
     weighted: dict[str, QueryWord] = {}
     for identifier in _identifiers(folded):
         weighted.setdefault(identifier, QueryWord(identifier, 2.0, "identifier"))
@@ -284,7 +294,8 @@ def query_words(text: str) -> list[QueryWord]:
     if _NAME_QUESTION.search(text):
         for word in _NAME_ANSWERS:
             weighted.setdefault(word, QueryWord(word, 1.0, "bigram" if len(word) == 2 else "stem"))
-    return list((weighted or stopped).values())[:MAX_QUERY_WORDS]
+    nameless = {word: one for word, one in weighted.items() if word not in names}
+    return list((nameless or weighted or stopped).values())[:MAX_QUERY_WORDS]
 
 
 def key_tokens(key: bytes, words: Iterable[str]) -> list[int]:

@@ -225,6 +225,8 @@ class Nowhere(tzinfo):
     def utcoffset(self, _: datetime | None) -> None:
         return None
 
+    dst = tzname = utcoffset
+
 
 @pytest.mark.parametrize(
     "value",

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from calmem import embedding
 from calmem.embedding import Embedder
@@ -33,10 +37,9 @@ class Models:
         with self._lock:
             embedder = self._loaded.get(index.model)
             if embedder is None:
-                embedder = self._loaded[index.model] = embedding.load(self._for(index.model), index.model)
+                embedder = self._loaded[index.model] = self._load(index)
             if index.index_no not in self._checked and index.probe is not None:
-                mine = embedding.probe(embedder)
-                if len(mine) != len(index.probe) or float(mine @ index.probe) < SAME_MODEL_COSINE:
+                if not _computes(embedder, index.probe):
                     raise ModelUnavailable(
                         f"the model found for {index.model!r} is not the one the index was made with: its vectors differ. "
                         "Point CALMEM_MODEL_PATH back to the former model, or build a new index for the new one"
@@ -44,6 +47,21 @@ class Models:
                 self._checked.add(index.index_no)
             return embedder
 
+    def _load(self, index: SearchIndex) -> Embedder:
+        chosen = self._for(index.model)
+        embedder = embedding.load(chosen, index.model)
+        if chosen.model_path and index.probe is not None and not _computes(embedder, index.probe):
+            # The directory holds the next model already; until a reindex, the index's own is found by its name.
+            with suppress(ModelUnavailable):
+                return embedding.load(replace(chosen, model_path=""), index.model)
+        return embedder
+
     def _for(self, model: str) -> Settings:
         """`model_path` holds the configured model; an index of another model must not be given it."""
         return self._settings if model == self._settings.model else replace(self._settings, model=model, model_path="")
+
+
+def _computes(embedder: Embedder, probe: NDArray[np.float32]) -> bool:
+    """Whether the embedder is the model that computed the probe."""
+    mine = embedding.probe(embedder)
+    return len(mine) == len(probe) and float(mine @ probe) >= SAME_MODEL_COSINE

@@ -218,11 +218,23 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class NewChunk:
-    """A chunk ready to be written; `vector` is None until it has been embedded."""
+    """A chunk ready to be written; `vector` is None until it has been embedded.
+
+    One that is already stored is named by `chunk_no` and needs no tokens.
+    """
 
     span: Span
-    tokens: Sequence[int]
+    tokens: Sequence[int] = ()
+    chunk_no: int | None = None
     vector: NDArray[np.float32] | None = None  # (dimension,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unindexed:
+    """A claimed message's text, and the (chunk_no, span) that `record` wrote for it, by position."""
+
+    content: str
+    chunks: Sequence[tuple[int, Span]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ class Settings:
     batch_messages: int = _setting(1_000, "most messages in one record_many")
     chunk_chars: int = _setting(1_000, "longest chunk, code points")
     overlap_chars: int = _setting(200, "overlap of neighbouring chunks, code points")
-    claim_messages: int = _setting(64, "messages a worker leases at once")
+    claim_messages: int = _setting(256, "messages a worker leases at once")
     lease_seconds: float = _setting(60.0, "a worker's lease on its messages")
     max_attempts: int = _setting(5, "attempts before a message is set aside")
     sweep_seconds: float = _setting(5.0, "pause between two rounds of the sweeper")

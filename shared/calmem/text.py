@@ -82,7 +82,7 @@ def _part(part: object, field: str) -> str:
     text = part.get("text", part.get("refusal"))
     if isinstance(text, str):
         return text
-    if kind in ("text", "input_text", "output_text"):
+    if text is not None or kind in ("text", "input_text", "output_text"):
         raise InvalidInput(f"{field}.text", "must be text")
     return f"[{kind.removesuffix('_url').removeprefix('input_')[:40]}]"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 
@@ -11,12 +12,13 @@ from numpy.typing import NDArray
 
 from calmem import embedding
 from calmem.embedding import Embedder
-from calmem.errors import ModelUnavailable
+from calmem.errors import ModelUnavailable, TransientError
 from calmem.model import SearchIndex
 from calmem.settings import Settings
 
 # Runtimes and the bundled model agree to 0.999 and better; two different models are far below.
 SAME_MODEL_COSINE = 0.99
+RETRY_SECONDS = 30.0
 
 
 class Models:
@@ -26,18 +28,23 @@ class Models:
         self._settings = settings
         self._lock = threading.Lock()
         self._loaded: dict[str, Embedder] = {}
+        self._failed: dict[str, tuple[float, str]] = {}
         self._checked: set[int] = set()
 
-    def for_index(self, index: SearchIndex) -> Embedder:
+    def for_index(self, index: SearchIndex, *, wait_seconds: float | None = None) -> Embedder:
         """The embedder whose vectors may be compared with the index's.
 
         A model is recognised by what it computes, so that another one under the same name or path never
-        mixes in. Raises ModelUnavailable when it cannot be loaded or is another model.
+        mixes in. Raises ModelUnavailable when it cannot be loaded or is another model, TransientError when
+        another thread is still loading it after `wait_seconds` (default: wait for it).
         """
-        with self._lock:
+        # A download takes minutes: a recall must not wait for it, nor keep a thread.
+        if not self._lock.acquire(timeout=-1 if wait_seconds is None else wait_seconds):
+            raise TransientError("the model is still being loaded")
+        try:
             embedder = self._loaded.get(index.model)
             if embedder is None:
-                embedder = self._loaded[index.model] = self._load(index)
+                embedder = self._loaded[index.model] = self._load_once(index)
             if index.index_no not in self._checked and index.probe is not None:
                 if not _computes(embedder, index.probe):
                     raise ModelUnavailable(
@@ -46,6 +53,19 @@ class Models:
                     )
                 self._checked.add(index.index_no)
             return embedder
+        finally:
+            self._lock.release()
+
+    def _load_once(self, index: SearchIndex) -> Embedder:
+        """A failure is remembered for a while, since finding out may have taken a try of the network."""
+        failed_at, reason = self._failed.get(index.model, (float("-inf"), ""))
+        if time.monotonic() - failed_at < RETRY_SECONDS:
+            raise ModelUnavailable(reason)
+        try:
+            return self._load(index)
+        except ModelUnavailable as exc:
+            self._failed[index.model] = (time.monotonic(), str(exc))
+            raise
 
     def _load(self, index: SearchIndex) -> Embedder:
         chosen = self._for(index.model)

@@ -293,7 +293,7 @@ class Recaller:
             return []
 
     def _dense(self, query: str, scope: Scope, index: SearchIndex, clock: _Clock) -> list[DenseHit]:
-        embedder = clock.stage("model", lambda: self._models.for_index(index))
+        embedder = clock.stage("model", lambda: self._models.for_index(index, wait_seconds=clock.left()))
         vector = clock.stage("embed", lambda: embedder.embed_query(query))
 
         def scan(conn: Connection) -> list[DenseHit]:

@@ -48,12 +48,15 @@ def _checked(directory: Path) -> Path:
 def _download(name: str, cache: Path) -> Path:
     from fastembed import TextEmbedding
 
-    described = [m for m in TextEmbedding.list_supported_models() if m["model"].lower() == name.lower()]
-    if not described:
+    known = ((kind, m) for kind in TextEmbedding.EMBEDDINGS_REGISTRY for m in kind._list_supported_models())
+    found = next(((kind, described) for kind, described in known if described.model.lower() == name.lower()), None)
+    if found is None:
         raise ModelUnavailable(f"fastembed does not know the model {name!r}. {_HOW}")
+    kind, described = found
+    cache.mkdir(parents=True, exist_ok=True)
     try:
-        model = TextEmbedding(name, cache_dir=str(cache), lazy_load=True)
+        # Its own three attempts sleep for 39 seconds; whoever starts this process tries again.
+        return Path(kind.download_model(described, str(cache), retries=1))
     # The hub's client, its sources and the file system each fail in their own way; all mean: not to be had here.
     except Exception as exc:
         raise ModelUnavailable(f"the model {name!r} cannot be downloaded here. {_HOW}") from exc
-    return Path(model.model._model_dir)

@@ -31,7 +31,8 @@ class Settings:
     log_level: str = _setting("info", "debug, info, warning or error")
     log_text: bool = _setting(False, "write message text into logs (debugging only)")
     runtime: str = _setting(
-        "auto", "what runs the model: fastembed, openvino, or auto (openvino where installed and the processor has bf16)"
+        "auto",
+        "what runs the model: fastembed, openvino, or auto (openvino where installed and the processor has bf16)",
     )
     embed_threads: int = _setting(1, "threads of the embedding runtime per process")
     host: str = _setting("127.0.0.1", "address the services bind to")

@@ -110,6 +110,8 @@ def _open(name: str, directory: Path, threads: int, open_session: Callable[[Path
         model.token_count("")  # loads the tokenizer, and no session of onnxruntime's
         model.model.model = open_session(directory / model.model.model_description.model_file)
         return model
-    # The runtimes have no public root of their errors; whatever they raise here means that the file is no good.
+    except ModelUnavailable:
+        raise
+    # onnxruntime has no public root of its errors; whatever it raises here means that the file is no good.
     except Exception as exc:
         raise ModelUnavailable(f"{directory / 'model.onnx'} cannot be loaded: it is damaged or no ONNX model") from exc

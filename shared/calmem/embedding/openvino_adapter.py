@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from calmem.embedding.fastembed_adapter import FastembedEmbedder
 from calmem.embedding.protocol import PROBE_TEXT
+from calmem.errors import ModelUnavailable
 
 log = structlog.get_logger()
 
@@ -44,27 +45,20 @@ class OpenvinoEmbedder(FastembedEmbedder):
     """
 
     def __init__(self, name: str, directory: Path, *, threads: int) -> None:
-        path = directory
-
-        def exact(file: Path) -> _Session:
-            nonlocal path
-            path = file
-            return _Session(file, "f32", threads)
-
-        super().__init__(name, directory, threads=threads, open_session=exact)
+        super().__init__(name, directory, threads=threads, open_session=lambda file: _Session(file, "f32", threads))
         self.precision = "f32"
         if has_bf16():
-            self._try_bf16(path, threads)
+            self._try_bf16()
 
-    def _try_bf16(self, path: Path, threads: int) -> None:
-        session, expected = self._model.model.model, self.embed(_TRIED)
-        self._model.model.model = _Session(path, "bf16", threads)
+    def _try_bf16(self) -> None:
+        exact, expected = self._model.model.model, self.embed(_TRIED)
+        self._model.model.model = exact.reopened("bf16")
         cosine = float(np.min(np.sum(expected * self.embed(_TRIED), axis=1)))
         if cosine >= INTERCHANGEABLE_COSINE:
             self.precision = "bf16"
         else:
             log.warning("bf16_changes_vectors", model=self.name, cosine=round(cosine, 5))
-            self._model.model.model = session
+            self._model.model.model = exact
 
 
 @dataclass(frozen=True)
@@ -76,23 +70,29 @@ class _Session:
     """What fastembed uses of onnxruntime's InferenceSession, for any number of threads at once."""
 
     def __init__(self, path: Path, precision: str, threads: int) -> None:
+        self._path, self._threads = path, threads
         processors = len(os.sched_getaffinity(0))
         threads = min(threads or processors, processors)
         # As in onnxruntime, `threads` is for one call; calls side by side each have a stream of their own.
         streams = processors // threads
-        self._model = _core().compile_model(
-            str(path),
-            "CPU",
-            {
-                "INFERENCE_PRECISION_HINT": precision,
-                "NUM_STREAMS": streams,
-                "INFERENCE_NUM_THREADS": streams * threads,
-                # Each process would pin itself to the same first processors.
-                "ENABLE_CPU_PINNING": False,
-            },
-        )
+        options = {
+            "INFERENCE_PRECISION_HINT": precision,
+            "NUM_STREAMS": streams,
+            "INFERENCE_NUM_THREADS": streams * threads,
+            # Each process would pin itself to the same first processors.
+            "ENABLE_CPU_PINNING": False,
+        }
+        try:
+            self._model = _core().compile_model(str(path), "CPU", options)
+        except RuntimeError as exc:  # the one error that OpenVINO raises
+            raise ModelUnavailable(
+                f"{path} cannot be loaded: it is damaged, or no ONNX model that OpenVINO can run (CALMEM_RUNTIME=fastembed may)"
+            ) from exc
         self._inputs = [_Input(port.any_name) for port in self._model.inputs]
         self._local = threading.local()
+
+    def reopened(self, precision: str) -> _Session:
+        return _Session(self._path, precision, self._threads)
 
     def get_inputs(self) -> Sequence[_Input]:
         return self._inputs

@@ -1,0 +1,90 @@
+"""The embedding runtimes side by side: stock fastembed, the default, OpenVINO; one thread each, the same texts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import texts
+from benchmarks.indexing import chunks_of, stock
+from benchmarks.report import Row, asked_quick, p50, publish, seconds
+from benchmarks.running import Bench, bench
+from calmem import embedding
+from calmem.embedding import openvino_adapter
+from calmem.embedding.openvino_adapter import OpenvinoEmbedder
+
+QUERIES = ("Which database did we choose?", "When does Priya's train to Lyon leave, and from which platform?")
+
+
+def main() -> None:
+    quick = asked_quick("Embedding runtimes.")
+    with bench() as servers:
+        publish("runtimes", measure(servers, quick=quick), quick=quick)
+
+
+def measure(servers: Bench, *, quick: bool) -> list[Row]:
+    """The two runtimes take turns; the best round counts for the rate, the median for a query. No rows without openvino."""
+    if not openvino_adapter.installed():
+        return [Row(what="openvino", value=0, unit="", note="not installed: pip install 'calmem[openvino]'")]
+    rounds, count, queries = (2, 160, 40) if quick else (5, 1_000, 400)
+    settings = servers.fresh()
+    default = embedding.load(replace(settings, runtime="fastembed"))
+    faster = embedding.load(replace(settings, runtime="openvino"))
+    assert isinstance(faster, OpenvinoEmbedder)
+    whole = chunks_of(texts.turns(count, seed=1), settings)
+    cosines = np.sum(default.embed(whole) * faster.embed(whole), axis=1)
+    rates: dict[str, list[float]] = {"default": [], "openvino": []}
+    waits: dict[str, list[float]] = {"default": [], "openvino": []}
+    for _ in range(rounds):
+        for name, embedder in (("default", default), ("openvino", faster)):
+            rates[name].append(count / seconds(lambda embedder=embedder: embedder.embed(whole)))
+    for number in range(queries):
+        for name, embedder in (("default", default), ("openvino", faster)):
+            query = QUERIES[number % len(QUERIES)]
+            waits[name].append(1_000 * seconds(lambda embedder=embedder, query=query: embedder.embed_query(query)))
+    stock_rate = count / seconds(lambda: list(stock(settings).embed(whole)))
+    fast = faster.precision == "bf16"
+    has = f"{faster.precision}, {'AMX' if _has_amx() else 'no AMX'}"
+    return [
+        Row(what="stock fastembed", value=stock_rate, unit="msg/s", note=f"{len(whole)} chunks, {count} messages"),
+        Row(what="default, by length", value=max(rates["default"]), unit="msg/s"),
+        Row(what="OpenVINO, by length", value=max(rates["openvino"]), unit="msg/s", note=has),
+        Row(
+            what="OpenVINO / stock",
+            value=max(rates["openvino"]) / stock_rate,
+            unit="x",
+            target=8 if fast else None,
+        ),
+        Row(what="OpenVINO / default", value=max(rates["openvino"]) / max(rates["default"]), unit="x"),
+        Row(what="query, default", value=p50(waits["default"]), unit="ms"),
+        Row(what="query, OpenVINO", value=p50(waits["openvino"]), unit="ms"),
+        Row(
+            what="query, OpenVINO / default",
+            value=p50(waits["openvino"]) / p50(waits["default"]),
+            unit="x",
+            target=0.65 if fast else None,
+            better="lower",
+        ),
+        Row(what="least cosine x 10,000", value=10_000 * float(np.min(cosines)), unit="", target=9_999),
+        Row(what="load, default", value=_load_seconds(servers, "fastembed"), unit="s"),
+        Row(what="load, OpenVINO", value=_load_seconds(servers, "openvino"), unit="s"),
+    ]
+
+
+def _load_seconds(servers: Bench, runtime: str) -> float:
+    """From settings to an embedder, in this process: all is imported already."""
+    settings = replace(servers.fresh(), runtime=runtime)
+    began = time.perf_counter()
+    embedding.load(settings)
+    return time.perf_counter() - began
+
+
+def _has_amx() -> bool:
+    return "amx_bf16" in Path("/proc/cpuinfo").read_text("utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -122,10 +123,10 @@ def test_a_graph_that_openvino_cannot_run_is_left_to_fastembed(
     model.graph.node.append(helper.make_node("SampleOp", ["echoed"], ["last_hidden_state"], domain="com.microsoft"))
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     onnx.save(model, str(directory / "model.onnx"))
-    settings = {"model": "acme/echo", "model_path": str(directory)}
+    settings = Settings(model="acme/echo", model_path=str(directory))
     with pytest.raises(ModelUnavailable, match="CALMEM_RUNTIME=fastembed"):
-        embedding.load(Settings(runtime="openvino", **settings))
-    found = embedding.load(Settings(runtime="auto", **settings))
+        embedding.load(replace(settings, runtime="openvino"))
+    found = embedding.load(replace(settings, runtime="auto"))
     assert _least_cosine(default.embed(TEXTS), found.embed(TEXTS)) >= 0.9999
 
 
@@ -188,8 +189,8 @@ def test_one_call_has_the_threads_it_was_given(model_dir: Path, threads: int) ->
 
 @needs_openvino
 def test_a_model_of_another_dimension_works(tmp_path: Path) -> None:
-    settings = {"model": "acme/tiny", "model_path": str(write_tiny_model(tmp_path / "tiny", 64, 1))}
-    left, right = (embedding.load(Settings(runtime=runtime, **settings)) for runtime in ("fastembed", "openvino"))
+    settings = Settings(model="acme/tiny", model_path=str(write_tiny_model(tmp_path / "tiny", 64, 1)))
+    left, right = (embedding.load(replace(settings, runtime=runtime)) for runtime in ("fastembed", "openvino"))
     assert left.dimension == right.dimension == 64
     assert _least_cosine(left.embed(TEXTS), right.embed(TEXTS)) >= 0.9999
 

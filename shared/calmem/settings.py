@@ -30,6 +30,10 @@ class Settings:
     data_dir: str = _setting("~/.calmem", "embedded servers' data, prepared models")
     log_level: str = _setting("info", "debug, info, warning or error")
     log_text: bool = _setting(False, "write message text into logs (debugging only)")
+    runtime: str = _setting(
+        "auto",
+        "what runs the model: fastembed, openvino, or auto (openvino where installed and the processor has bf16)",
+    )
     embed_threads: int = _setting(1, "threads of the embedding runtime per process")
     host: str = _setting("127.0.0.1", "address the services bind to")
     ingest_port: int = _setting(8101, "port of the ingest service")

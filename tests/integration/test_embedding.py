@@ -25,7 +25,7 @@ TEXTS = ["The boiler is a Vaillant.", "", "Wo ist die Katze? " * 30, "文" * 40,
 
 @pytest.fixture(scope="module")
 def embedder(model_dir: Path) -> Embedder:
-    return embedding.load(Settings(data_dir=str(model_dir)))
+    return embedding.load(Settings(data_dir=str(model_dir), runtime="fastembed"))
 
 
 @pytest.fixture

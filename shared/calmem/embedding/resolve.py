@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calmem.embedding import bundled
+import structlog
+
+from calmem.embedding import bundled, openvino_adapter
 from calmem.embedding.fastembed_adapter import FastembedEmbedder
 from calmem.embedding.protocol import Embedder
-from calmem.errors import ModelUnavailable
+from calmem.errors import InvalidInput, ModelUnavailable
 from calmem.settings import Settings
 
+log = structlog.get_logger()
+
+RUNTIMES = ("auto", "fastembed", "openvino")
 FILES = ("model.onnx", "config.json", "tokenizer.json", "tokenizer_config.json")
 
 _HOW = (
@@ -27,14 +32,35 @@ def load(settings: Settings, model: str | None = None) -> Embedder:
     """The embedder of `model` (default: the setting). Raises ModelUnavailable with what to do.
 
     In this order: the directory `model_path`; the bundled model, if it is that one; fastembed's download.
+    Raises InvalidInput for an unknown `runtime`.
     """
+    if settings.runtime not in RUNTIMES:
+        raise InvalidInput("CALMEM_RUNTIME", f"must be one of {', '.join(RUNTIMES)}")
+    if settings.runtime == "openvino" and not openvino_adapter.installed():
+        raise ModelUnavailable("CALMEM_RUNTIME is openvino, which is not installed: pip install 'calmem[openvino]'")
     name = model or settings.model
-    threads = settings.embed_threads
+    return _run(name, _directory(name, settings), settings)
+
+
+def _directory(name: str, settings: Settings) -> Path:
     if settings.model_path:
-        return FastembedEmbedder(name, _checked(Path(settings.model_path).expanduser()), threads=threads)
+        return _checked(Path(settings.model_path).expanduser())
     if name == bundled.MODEL and bundled.installed():
-        return FastembedEmbedder(name, bundled.prepare(settings.data_path / "models"), threads=threads)
-    return FastembedEmbedder(name, _download(name, settings.data_path / "models"), threads=threads)
+        return bundled.prepare(settings.data_path / "models")
+    return _download(name, settings.data_path / "models")
+
+
+def _run(name: str, directory: Path, settings: Settings) -> Embedder:
+    threads = settings.embed_threads
+    if settings.runtime == "openvino":
+        return openvino_adapter.OpenvinoEmbedder(name, directory, threads=threads)
+    if settings.runtime == "auto" and openvino_adapter.installed() and openvino_adapter.has_bf16():
+        try:
+            return openvino_adapter.OpenvinoEmbedder(name, directory, threads=threads)
+        except ModelUnavailable as exc:
+            # OpenVINO knows fewer graphs than onnxruntime; a file that is no good at all fails again below.
+            log.warning("openvino_cannot_run_model", model=name, error=str(exc.__cause__ or exc))
+    return FastembedEmbedder(name, directory, threads=threads)
 
 
 def _checked(directory: Path) -> Path:

@@ -1,10 +1,10 @@
-"""Finding the model: an explicit directory, the bundled one, fastembed's own download."""
+"""Finding the model: an explicit directory, one that a package brings, fastembed's own download."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from calmem.embedding import bundled
+from calmem.embedding import bundled, use_adapter
 from calmem.embedding.fastembed_adapter import FastembedEmbedder
 from calmem.embedding.protocol import Embedder
 from calmem.errors import ModelUnavailable
@@ -26,7 +26,7 @@ _HOW = (
 def load(settings: Settings, model: str | None = None) -> Embedder:
     """The embedder of `model` (default: the setting). Raises ModelUnavailable with what to do.
 
-    In this order: the directory `model_path`; the bundled model, if it is that one; fastembed's download.
+    In this order: the directory `model_path`; the model that a package brings, if it is one of those; fastembed's download.
     """
     name = model or settings.model
     threads = settings.embed_threads
@@ -34,6 +34,8 @@ def load(settings: Settings, model: str | None = None) -> Embedder:
         return FastembedEmbedder(name, _checked(Path(settings.model_path).expanduser()), threads=threads)
     if name == bundled.MODEL and bundled.installed():
         return FastembedEmbedder(name, bundled.prepare(settings.data_path / "models"), threads=threads)
+    if name == use_adapter.MODEL:
+        return use_adapter.UseEmbedder(threads=threads)
     return FastembedEmbedder(name, _download(name, settings.data_path / "models"), threads=threads)
 
 

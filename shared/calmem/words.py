@@ -14,6 +14,8 @@ from typing import Literal
 import regex
 import Stemmer
 
+from calmem.model import QueryToken
+
 Script = Literal["latin", "cjk", "other"]
 
 MAX_QUERY_WORDS = 62
@@ -174,7 +176,7 @@ _ENGLISH_STOP = frozenset(
     ]
 )
 _CJK_STOP = frozenset(
-    "的了吗呢吧啊呀嘛哦嗯是在有和与也都就还又很不没这那哪个些么什怎谁几多少为以于被把让给对从到过着得地之其而且或但如果"
+    "的了吗呢吧啊呀嘛哦嗯是在有和与也都就还又很不没这那哪个些么什怎谁几多少为以于被把让给对从到过着得地之其而且或但如果说"
 )
 _CJK_STOP_PAIRS = frozenset(
     [
@@ -301,6 +303,13 @@ def query_words(text: str, *, speakers: Iterable[str] = ()) -> list[QueryWord]:
 def key_tokens(key: bytes, words: Iterable[str]) -> list[int]:
     """64-bit signed hashes of the words under a user's key (BLAKE2b): the same word differs between users."""
     return [_hash(key, word) for word in words]
+
+
+def query_tokens(key: bytes, words: Iterable[QueryWord]) -> list[QueryToken]:
+    """The words of a query as `key`'s postings have them."""
+    return [
+        QueryToken(token=_hash(key, one.word), weight=one.weight, identifier=one.kind == "identifier") for one in words
+    ]
 
 
 @lru_cache(maxsize=200_000)

@@ -9,7 +9,7 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from calmem.model import DenseHit, Item, Place, WordHit, WordHits
+from calmem.model import DenseHit, Item, Place, QueryToken, WordHit, WordHits
 from calmem.storage.indexes import vector_literal
 from calmem.storage.pool import Connection
 
@@ -109,9 +109,10 @@ WITH size AS MATERIALIZED (
     SELECT count(*)::float8 AS n, greatest(avg(n_tokens), 1)::float8 AS mean
     FROM chunks WHERE user_no = %(user_no)s AND index_no = %(index_no)s
 ), query AS MATERIALIZED (
-    SELECT * FROM unnest(%(tokens)s::bigint[], %(weights)s::float8[]) WITH ORDINALITY AS q(token, weight, i)
+    SELECT * FROM unnest(%(tokens)s::bigint[], %(weights)s::float8[], %(identifiers)s::boolean[])
+        WITH ORDINALITY AS q(token, weight, identifier, i)
 ), hit AS MATERIALIZED (
-    SELECT q.i, q.weight, c.chunk_no, c.n_tokens::float8 AS n_tokens,
+    SELECT q.i, q.weight, q.identifier, c.chunk_no, c.n_tokens::float8 AS n_tokens,
            cardinality(array_positions(c.tokens, q.token))::float8 AS tf
     FROM query q CROSS JOIN LATERAL (
         SELECT * FROM chunks WHERE tokens @> ARRAY[q.token] {where} LIMIT %(common)s
@@ -135,7 +136,7 @@ WITH size AS MATERIALIZED (
 SELECT hit.chunk_no,
        sum(hit.weight * idf.idf * hit.tf * 2.2::float8
            / (hit.tf + 0.3::float8 + 0.9::float8 * hit.n_tokens / idf.mean)) AS bm25,
-       sum(telling.mass) / (mass.known + mass.unknown), mass.known / (mass.known + mass.unknown)
+       sum(telling.mass) / (mass.known + mass.unknown), bool_or(hit.identifier), mass.known / (mass.known + mass.unknown)
 FROM hit JOIN idf USING (i) JOIN telling USING (i) CROSS JOIN mass
 GROUP BY hit.chunk_no, mass.known, mass.unknown ORDER BY bm25 DESC, hit.chunk_no LIMIT %(limit)s
 """
@@ -143,20 +144,24 @@ COMMON = 5_000
 _OTHERS = 100.0
 
 
-def words(conn: Connection, scope: Scope, tokens: Sequence[int], weights: Sequence[float], limit: int) -> WordHits:
-    """The `limit` best chunks by BM25 over the query's distinct keyed tokens, one weight each."""
+def words(conn: Connection, scope: Scope, asked: Sequence[QueryToken], limit: int) -> WordHits:
+    """The `limit` best chunks by BM25 over the query's distinct tokens."""
     values = {
         **scope.values(),
-        "tokens": list(tokens),
-        "weights": list(weights),
+        "tokens": [one.token for one in asked],
+        "weights": [one.weight for one in asked],
+        "identifiers": [one.identifier for one in asked],
         "limit": limit,
         "common": COMMON,
         "others": _OTHERS,
     }
     rows = conn.execute(_WORDS.format(where=scope.where("chunks")).encode(), values).fetchall()
     return WordHits(
-        hits=[WordHit(chunk_no=no, bm25=bm25, covered=covered) for no, bm25, covered, _ in rows],
-        known=rows[0][3] if rows else 0.0,
+        hits=[
+            WordHit(chunk_no=no, bm25=bm25, covered=covered, identifier=identifier)
+            for no, bm25, covered, identifier, _ in rows
+        ],
+        known=rows[0][4] if rows else 0.0,
     )
 
 

@@ -230,6 +230,11 @@ class VectorCache:
         """Memory of all vectors, those of fillings under way included; at most the bound."""
         return self._bytes
 
+    @property
+    def filling(self) -> bool:
+        with self._lock:
+            return bool(self._filling)
+
     def holds(self, user_no: int, index_no: int) -> bool:
         with self._lock:
             return (user_no, index_no) in self._users

@@ -94,7 +94,7 @@ def _coarse(halves: NDArray[np.float16]) -> tuple[NDArray[np.int8], NDArray[np.f
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Held:
+class Held:
     """One user's vectors up to a mark. A later state shares the blocks of an earlier one."""
 
     removed: str
@@ -107,7 +107,7 @@ class _Held:
     def nbytes(self) -> int:
         return sum(block.nbytes for block in self.blocks)
 
-    def extended(self, marks: Marks, new: Vectors) -> _Held:
+    def extended(self, marks: Marks, new: Vectors) -> Held:
         """With those of the new rows that came after `written`, up to the marks. One caller at a time."""
         if marks.written <= self.written:
             return self
@@ -185,7 +185,7 @@ def _gather(
 class _User:
     """The one mutable place of a user's state; `extending` is held by who adds to it."""
 
-    held: _Held
+    held: Held
     extending: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -284,7 +284,7 @@ class VectorCache:
             held = self._extend(key, user, marks, new)
         return held.search(query, limit, hidden=scope.hidden, mark=marks.written)
 
-    def _extend(self, key: Key, user: _User, marks: Marks, new: Vectors) -> _Held:
+    def _extend(self, key: Key, user: _User, marks: Marks, new: Vectors) -> Held:
         with user.extending:
             before = user.held
             after = before.extended(marks, new)
@@ -341,7 +341,7 @@ class VectorCache:
                     self._later(key)
                 else:
                     used = len(blocks[-1].chunk_nos) if blocks else 0
-                    held = _Held(
+                    held = Held(
                         removed=marks.removed,
                         filled=marks.written,
                         written=marks.written,

@@ -50,9 +50,7 @@ def ask(
         return cache.dense(conn, scope, query, limit)
 
 
-def ask_postgres(
-    told: Told, query: NDArray[np.float32], limit: int = 20, hidden: Sequence[int] = ()
-) -> list[DenseHit]:
+def ask_postgres(told: Told, query: NDArray[np.float32], limit: int = 20, hidden: Sequence[int] = ()) -> list[DenseHit]:
     with told.database.connection() as conn:
         search.bound_reads(conn, 30_000)
         return search.dense(conn, Scope(user_no=told.user_no, index_no=1, hidden=hidden), query, limit)
@@ -444,9 +442,7 @@ def test_narrowed_searches_are_left_to_postgres(database: Database, cache: Vecto
             assert cache.dense(conn, scope, query, 5) is None
 
 
-def test_an_outage_of_the_database_ends_in_no_stale_answer(
-    database_url: str, postgres: Any
-) -> None:
+def test_an_outage_of_the_database_ends_in_no_stale_answer(database_url: str, postgres: Any) -> None:
     with Database(Settings(database_url=database_url)) as database:
         told = Told(database)
         told.add(units(np.random.default_rng(16), 5, DIMENSION))

@@ -48,7 +48,7 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
             took: defaultdict[str, list[float]] = defaultdict(list)
             for number, query in enumerate(texts.questions(rounds + 3, vocabulary, seed=size)):
                 began = time.perf_counter()
-                answer = _ask(http, _user(size), query)
+                answer = ask(http, _user(size), query)
                 elapsed = _ms(began)
                 began = time.perf_counter()
                 vector = embedder.embed_query(query)
@@ -90,7 +90,7 @@ def _rows(size: int, took: dict[str, list[float]]) -> list[Row]:
     return rows
 
 
-def _ask(http: httpx.Client, user_id: str, query: str) -> dict[str, Any]:
+def ask(http: httpx.Client, user_id: str, query: str) -> dict[str, Any]:
     request = {
         "user_id": user_id,
         "session_id": f"{user_id}-now",

@@ -11,6 +11,7 @@ from typing import TypeVar, get_args
 from zoneinfo import ZoneInfo
 
 from calmem import budget, ranking, text, timephrases, words
+from calmem.cache import VectorCache
 from calmem.embedding import understands
 from calmem.errors import InvalidInput, ModelUnavailable, TransientError
 from calmem.model import (
@@ -104,11 +105,14 @@ class Recaller:
         self._database = database
         self._settings = settings
         self._models = models
+        self._cache = VectorCache(database, megabytes=settings.cache_megabytes) if settings.cache_megabytes else None
         # Both arms of a request run side by side here; a thread waits on Postgres or in the runtime.
         self._threads = ThreadPoolExecutor(max_workers=4 * settings.pool_size, thread_name_prefix="recall")
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
+        if self._cache is not None:
+            self._cache.close()
 
     def recall(
         self,
@@ -311,7 +315,8 @@ class Recaller:
 
         def scan(conn: Connection) -> list[DenseHit]:
             search.bound_reads(conn, int(clock.left() * 1_000))
-            return search.dense(conn, scope, vector, limit)
+            held = None if self._cache is None else self._cache.dense(conn, scope, vector, limit)
+            return search.dense(conn, scope, vector, limit) if held is None else held
 
         hits = clock.stage("dense", lambda: self._read(clock, scan))
         return DenseHits(hits=hits, complete=len(hits) < limit, understood=understands(embedder, query))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calmem import cosine
 from calmem.model import DenseHit, Item, Place, QueryToken, WordHit, WordHits
 from calmem.storage.indexes import vector_literal
 from calmem.storage.pool import Connection
+from calmem.storage.vectors import parse_halves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,32 +73,49 @@ def hidden_by_id(conn: Connection, user_no: int, session_no: int, message_ids: S
     return [no for (no,) in conn.execute(_HIDDEN_IDS, (user_no, session_no, list(message_ids)))]
 
 
-# Index-only: `vectors_scan` covers user, index, chunk and the vector itself (docs/decisions/exact-scan.md).
+# Index-only: `vectors_scan` covers user, index, chunk and the vector itself (docs/decisions/0001-exact-scan.md).
 _DENSE = """
-SELECT v.chunk_no, -(v.embedding <#> %(query)s::halfvec) AS cosine
+SELECT v.chunk_no, -(v.embedding <#> %(query)s::halfvec), v.embedding
 FROM vectors v
 WHERE v.user_no = %(user_no)s AND v.index_no = %(index_no)s {where}
-ORDER BY v.embedding <#> %(query)s::halfvec LIMIT %(limit)s
 """
+_NEAREST = "ORDER BY v.embedding <#> %(query)s::halfvec, v.chunk_no LIMIT %(limit)s"
+_CROWD = "AND v.embedding <#> %(query)s::halfvec <= -(%(floor)s::float8)"
 _DENSE_HIDDEN = "AND v.chunk_no <> ALL(%(hidden)s::bigint[])"
 _DENSE_NARROWED = """AND v.chunk_no IN (
     SELECT c.chunk_no FROM chunks c WHERE c.user_no = %(user_no)s AND c.index_no = %(index_no)s {where})"""
 
 
-def dense_sql(scope: Scope) -> str:
+def dense_sql(scope: Scope, end: str = _NEAREST) -> str:
     """The statement of `dense` for this scope, so that a test can ask for its plan."""
     if scope.narrowed:
-        return _DENSE.format(where=_DENSE_NARROWED.format(where=scope.where("c")))
-    return _DENSE.format(where=_DENSE_HIDDEN if scope.hidden else "")
+        return _DENSE.format(where=_DENSE_NARROWED.format(where=scope.where("c"))) + end
+    return _DENSE.format(where=_DENSE_HIDDEN if scope.hidden else "") + end
 
 
 def dense(conn: Connection, scope: Scope, query: NDArray[np.float32], limit: int) -> list[DenseHit]:
-    """The `limit` nearest chunks by cosine, exactly: every vector in scope is compared.
+    """The `limit` nearest chunks by cosine, exactly: every vector in scope is compared; ties by chunk_no.
 
-    `query`: (dimension,), unit length. Cosine is the inner product, since stored vectors are unit length too.
+    `query`: (dimension,), unit length. Cosine is the inner product, since stored vectors are unit length too. Postgres
+    orders by half precision of the query and sums in float32; what may belong to the best is compared again exactly.
     """
-    values = {**scope.values(), "query": vector_literal(query), "limit": limit}
-    return [DenseHit(chunk_no=no, cosine=cosine) for no, cosine in conn.execute(dense_sql(scope).encode(), values)]
+    values = {**scope.values(), "query": vector_literal(query), "limit": limit + cosine.MARGIN}
+    error = float(np.linalg.norm(query - query.astype(np.float16))) * 1.001 + cosine.sum_error(len(query))
+    with conn.cursor(binary=True) as cursor:
+        rows = cursor.execute(dense_sql(scope).encode(), values).fetchall()
+        found = _compare(rows, query, limit)
+        full = len(rows) == limit + cosine.MARGIN
+        if full and rows[-1][1] + error >= found[-1].cosine:
+            # So many alike (the same text again and again) that one left out may be as near as the last one taken.
+            values["floor"] = found[-1].cosine - error
+            rows = cursor.execute(dense_sql(scope, _CROWD).encode(), values).fetchall()
+            found = _compare(rows, query, limit)
+    return found
+
+
+def _compare(rows: Sequence[tuple[Any, ...]], query: NDArray[np.float32], limit: int) -> list[DenseHit]:
+    halves = parse_halves([row[2] for row in rows], len(query))
+    return cosine.best(np.array([row[0] for row in rows], np.int64), cosine.exact(halves, query), limit)
 
 
 # BM25 (Robertson and Zaragoza 2009, k1 = 1.2, b = 0.75, idf as in Lucene, never negative) over the rows that match.

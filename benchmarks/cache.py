@@ -14,7 +14,7 @@ import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
-from benchmarks import loading, texts
+from benchmarks import loading
 from benchmarks.recall import ask
 from benchmarks.report import Row, asked_quick, p50, percentile, publish
 from benchmarks.running import Bench, bench, wait_until
@@ -46,16 +46,16 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
     embedder = embedding.load(settings)
     names = {f"user-{size}": size for size in sizes}
     users = loading.load(settings.database_url, names, probe=embedding.probe(embedder), readable=list(names), seed=5)
-    vocabulary = texts.vocabulary()
     rows: list[Row] = []
     with ExitStack() as stack:
         plain = stack.enter_context(servers.service("retrieval", settings=settings))
         caching = replace(settings, cache_megabytes=_MEGABYTES, retrieval_port=free_ports(1)[0])
         cached = stack.enter_context(servers.service("retrieval", settings=caching))
         for name, size in names.items():
-            _warm(cached, name, texts.questions(1, vocabulary, seed=1)[0])
+            asked = loading.questions(settings.database_url, users[name], rounds + 3, seed=size)
+            _warm(cached, name, asked[0])
             took: defaultdict[str, list[float]] = defaultdict(list)
-            for number, query in enumerate(texts.questions(rounds + 3, vocabulary, seed=size)):
+            for number, query in enumerate(asked):
                 turn: dict[str, float] = {}
                 for way, http in (("Postgres", plain), ("cache", cached)):
                     began = time.perf_counter()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log, log1p
-from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 import regex
@@ -121,8 +121,9 @@ def fuse(
     *,
     weights: Weights,
     min_cosine: float,
+    limit: int,
 ) -> list[Found]:
-    """Both arms in one order, best first, and the messages up to two turns away from what words found.
+    """The `limit` best of both arms and of the messages up to two turns away from what words found, best first.
 
     A hit by meaning alone needs `min_cosine`; one that words found needs no cosine. Hits without a place are left out.
     """
@@ -132,76 +133,67 @@ def fuse(
         for hit in dense
         if hit.chunk_no in places and (hit.cosine >= min_cosine or hit.chunk_no in by_words)
     }
-    said = _scaled(by_words)
-    meant = _scaled(by_meaning)
-    said_at = _best_by(said, lambda no: places[no])
-    said_in = _best_by(said, lambda no: places[no].session_no)
-    meant_in = _best_by(meant, lambda no: places[no].session_no)
-
-    def around(place: Place) -> tuple[float, float]:
-        """From the turns beside it, and from its session."""
-        beside = 0.0
+    said, meant = _scaled(by_words), _scaled(by_meaning)
+    said_at: dict[Place, float] = {}
+    session: dict[int, float] = defaultdict(float)
+    for scores, weight in ((said, weights.session_words), (meant, weights.session_meaning)):
+        best: dict[int, float] = {}
+        for no, score in scores.items():
+            session_no = places[no].session_no
+            best[session_no] = max(best.get(session_no, 0.0), score)
+        for session_no, score in best.items():
+            session[session_no] += weight * score
+    for no, score in said.items():
+        said_at[places[no]] = max(said_at.get(places[no], 0.0), score)
+    beside: dict[tuple[int, int], float] = defaultdict(float)
+    for (session_no, seq), score in said_at.items():
         for distance, (after, before) in enumerate(zip(weights.after, weights.before, strict=True), 1):
-            beside += after * said_at.get(Place(place.session_no, place.seq - distance), 0.0)
-            beside += before * said_at.get(Place(place.session_no, place.seq + distance), 0.0)
-        session = weights.session_words * said_in.get(place.session_no, 0.0)
-        return beside, session + weights.session_meaning * meant_in.get(place.session_no, 0.0)
+            beside[session_no, seq + distance] += after * score
+            beside[session_no, seq - distance] += before * score
+
+    candidates: list[tuple[float, Place, int | None]] = []
+    hit_places = set()
+    for no in said.keys() | meant.keys():
+        place = places[no]
+        hit_places.add(place)
+        score = weights.meaning * meant.get(no, 0.0) + weights.words * said.get(no, 0.0)
+        candidates.append((score + beside.get(place, 0.0) + session[place.session_no], place, no))
+    for (session_no, seq), score in beside.items():
+        place = Place(session_no, seq)
+        if seq > 0 and place not in hit_places:
+            candidates.append((score + session[session_no], place, None))
+    candidates.sort(key=lambda c: (-c[0], c[1], c[2] or 0))
 
     found = []
-    for chunk_no in said.keys() | meant.keys():
-        own = weights.meaning * meant.get(chunk_no, 0.0) + weights.words * said.get(chunk_no, 0.0)
-        beside, session = around(places[chunk_no])
-        scores = {"beside": beside, "session": session}
+    for score, place, chunk_no in candidates[:limit]:
+        observed = {"beside": beside.get(place, 0.0), "session": session[place.session_no]}
         reasons = []
+        own = 0.0
         if chunk_no in by_words:
-            scores["bm25"] = by_words[chunk_no]
+            observed["bm25"] = by_words[chunk_no]
+            own += weights.words * said[chunk_no]
             reasons.append("words")
         if chunk_no in by_meaning:
-            scores["cosine"] = by_meaning[chunk_no]
+            observed["cosine"] = by_meaning[chunk_no]
+            own += weights.meaning * meant[chunk_no]
             if by_meaning[chunk_no] >= min_cosine:
                 reasons.append("meaning")
         found.append(
             Found(
                 chunk_no=chunk_no,
-                place=places[chunk_no],
-                own=own / (weights.meaning + weights.words),
-                score=own + beside + session,
-                scores=scores,
-                reasons=tuple(reasons),
-            )
-        )
-    hit_places = {one.place for one in found}
-    reach = range(-len(weights.after), len(weights.after) + 1)
-    nearby = {Place(at.session_no, at.seq + step) for at in said_at for step in reach if at.seq + step > 0} - hit_places
-    for place in nearby:
-        beside, session = around(place)
-        scores = {"beside": beside, "session": session}
-        found.append(
-            Found(
-                chunk_no=None,
                 place=place,
-                own=0.0,
-                score=beside + session,
-                scores=scores,
-                reasons=("beside",),
+                own=own / (weights.meaning + weights.words),
+                score=score,
+                scores=observed,
+                reasons=tuple(reasons) if chunk_no is not None else ("beside",),
             )
         )
-    return sorted(found, key=lambda f: (-f.score, f.place, f.chunk_no or 0))
+    return found
 
 
 def _scaled(scores: Mapping[int, float]) -> dict[int, float]:
     best = max(scores.values(), default=0.0)
     return {no: max(0.0, score) / best if best > 0 else 0.0 for no, score in scores.items()}
-
-
-K = TypeVar("K")
-
-
-def _best_by(scores: Mapping[int, float], key: Callable[[int], K]) -> dict[K, float]:
-    best: dict[K, float] = {}
-    for no, score in scores.items():
-        best[key(no)] = max(best.get(key(no), 0.0), score)
-    return best
 
 
 def rank(

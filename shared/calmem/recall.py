@@ -288,9 +288,14 @@ class Recaller:
         def load(conn: Connection) -> list[Item]:
             search.bound_reads(conn, int(max(clock.left(), LOAD_SECONDS) * 1_000))
             places = search.places(conn, scope, numbers)
-            found = ranking.fuse(meant.hits, said.hits, places, weights=weights, min_cosine=self._settings.min_cosine)[
-                :LOADED
-            ]
+            found = ranking.fuse(
+                meant.hits,
+                said.hits,
+                places,
+                weights=weights,
+                min_cosine=self._settings.min_cosine,
+                limit=LOADED,
+            )
             loaded = search.load_items(
                 conn,
                 scope,

@@ -33,7 +33,9 @@ def apart(*chunk_nos: int) -> dict[int, Place]:
 def fuse(
     dense: list[DenseHit], words: list[WordHit], places: dict[int, Place], script: Script = "latin"
 ) -> list[Found]:
-    return ranking.fuse(dense, words, places, weights=ranking.weights(script, understood=True), min_cosine=0.4)
+    return ranking.fuse(
+        dense, words, places, weights=ranking.weights(script, understood=True), min_cosine=0.4, limit=100
+    )
 
 
 def rank(

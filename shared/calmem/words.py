@@ -18,7 +18,7 @@ from calmem.model import QueryToken
 
 Script = Literal["latin", "cjk", "other"]
 
-MAX_QUERY_WORDS = 62
+MAX_QUERY_WORDS = 128
 # Nobody asks for the middle of a longer one; hashes of base64 blobs are not words.
 _LONGEST_WORD = 64
 
@@ -40,6 +40,11 @@ _HANGUL_RUN = re.compile(f"[{_HANGUL}]")
 _ALPHABETIC = re.compile(_A)
 # Accents go in the Latin and Greek alphabets, and from the Russian ё; elsewhere a mark makes another letter.
 _ACCENTS = re.compile("(?<=[\u0000-\u03ff])[\u0300-\u036f]+|(?<=\u0435)\u0308|[\u0591-\u05c7]")
+
+# Folded; a dot inside an identifier ends none.
+_SENTENCE = re.compile(r"(?:[^.!?。\n]|\.(?!\s|$))+(?:[.!?。\n]+\s*|$)|[.!?。\n]+")
+# From so many sentences on, those that do not ask say how it came to the question; their words weigh that much.
+_LONG_TURN, _ASIDE = 3, 0.3
 
 _ENGLISH_STOP = frozenset(
     [
@@ -280,24 +285,35 @@ def named(text: str, names: Iterable[str]) -> frozenset[str]:
 
 
 def query_words(text: str, *, speakers: Iterable[str] = ()) -> list[QueryWord]:
-    """The distinct words of a query, in order, at most 62; stop words only when there is nothing else.
+    """The distinct words of a query, those that ask first, at most 128; stop words only when there is nothing else.
 
     The names of `speakers` are left out, unless there is nothing else: who says somebody's name is mostly somebody else.
     """
     folded = _fold(text)
     names = {word for name in speakers for word in index_words(name)}
+    language = _language(folded)
     weighted: dict[str, QueryWord] = {}
+    stopped: dict[str, QueryWord] = {}
     for identifier in _identifiers(folded):
         weighted.setdefault(identifier, QueryWord(identifier, 2.0, "identifier"))
-    stopped: dict[str, QueryWord] = {}
-    for word, kind, stop in _pieces(folded, _language(folded)):
-        into = stopped if stop else weighted
-        into.setdefault(word, QueryWord(word, 0.4 if kind == "cjk" else 1.0, kind))
+    for sentences, share in _asking(folded):
+        for word, kind, stop in _pieces(sentences, language):
+            into = stopped if stop else weighted
+            into.setdefault(word, QueryWord(word, share * (0.4 if kind == "cjk" else 1.0), kind))
     if _NAME_QUESTION.search(text):
         for word in _NAME_ANSWERS:
             weighted.setdefault(word, QueryWord(word, 1.0, "bigram" if len(word) == 2 else "stem"))
     nameless = {word: one for word, one in weighted.items() if word not in names}
     return list((nameless or weighted or stopped).values())[:MAX_QUERY_WORDS]
+
+
+def _asking(folded: str) -> list[tuple[str, float]]:
+    """A query in parts with the weight of their words: of a long turn the sentences that ask, then the others."""
+    sentences = _SENTENCE.findall(folded)
+    asking = [one for one in sentences if one.rstrip().endswith("?")]
+    if len(sentences) < _LONG_TURN or not asking:
+        return [(folded, 1.0)]
+    return [("".join(asking), 1.0), ("".join(one for one in sentences if one not in asking), _ASIDE)]
 
 
 def key_tokens(key: bytes, words: Iterable[str]) -> list[int]:

@@ -101,7 +101,7 @@ def bars(*, name: str, title: str, description: str, groups: Mapping[str, Mappin
 def _figure(name: str, title: str, description: str, width: int, height: int, parts: Sequence[str]) -> str:
     return (
         f'<svg role="img" aria-labelledby="{name}-title {name}-desc" viewBox="0 0 {width} {height}" '
-        f'style="min-width:{min(width, 560)}px;max-width:{width}px" xmlns="http://www.w3.org/2000/svg">\n'
+        f'style="min-width:{width * 3 // 4}px;max-width:{width}px" xmlns="http://www.w3.org/2000/svg">\n'
         f'<title id="{name}-title">{escape(title)}</title>\n<desc id="{name}-desc">{escape(description)}</desc>\n'
         + "\n".join(parts)
         + "\n</svg>"

@@ -30,8 +30,7 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
     settings = servers.fresh()
     embedder = embedding.load(settings)
     contents = texts.turns(count, seed=1)
-    # Cut as the worker cuts them, so that both sides embed the same word pieces.
-    whole = [text[at : at + settings.chunk_chars] for text in contents for at in _starts(text, settings)]
+    whole = chunks_of(contents, settings)
     embedder.embed(whole[:64])
     memory_seconds, one, two = [], [], []
     with psycopg.connect(settings.database_url, autocommit=True) as conn, Memory(settings=settings) as memory:
@@ -61,7 +60,7 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
                 )
             wait_until(lambda: pending(conn) == 0, "long messages are indexed", process=worker)
             peak = max(peak, peak_megabytes(worker.pid))
-    stock = seconds(lambda: list(_stock(settings).embed(whole)))
+    stock = seconds(lambda: list(stock(settings).embed(whole)))
     in_memory, pipeline = count / min(memory_seconds), count / min(one)
     return [
         Row(what="in memory, by length", value=in_memory, unit="msg/s", note=f"{len(whole)} chunks, {count} messages"),
@@ -79,6 +78,11 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
             note=f"longest message {size // 1024} KiB",
         ),
     ]
+
+
+def chunks_of(contents: Sequence[str], settings: Settings) -> list[str]:
+    """Cut as the worker cuts them, so that all sides embed the same word pieces."""
+    return [text[at : at + settings.chunk_chars] for text in contents for at in _starts(text, settings)]
 
 
 def _starts(text: str, settings: Settings) -> range:
@@ -106,7 +110,7 @@ def _warm_up(memory: Memory, conn: psycopg.Connection[tuple[int]], label: str, *
     time.sleep(seconds_more)
 
 
-def _stock(settings: Settings) -> Any:
+def stock(settings: Settings) -> Any:
     """fastembed as it comes, with the same model and threads."""
     from fastembed import TextEmbedding
 

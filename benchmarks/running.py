@@ -50,6 +50,7 @@ class Bench:
             database_url=url,
             redis_url=self.redis.url,
             data_dir=str(self.directory),
+            runtime="fastembed",  # the default; runtimes.py measures the other one
             recall_deadline_ms=30_000,
             ingest_port=ingest,
             retrieval_port=retrieval,

@@ -104,11 +104,18 @@ class Facts:
             return Receipt(removed={"facts": 1})
 
     def history(self, *, user_id: str, session_id: str, key: str) -> list[FactVersion]:
-        """The values that later writes replaced, oldest first. Raises NotFound for an unknown session."""
+        """The values that later writes replaced, oldest first; none with memory off.
+
+        Raises NotFound for an unknown session.
+        """
         user_id, session_id = _ids(user_id, session_id)
+        key = _key(key)
         with self._database.connection() as conn:
-            user, session_no = _existing(conn, user_id, session_id)
-            return facts.fact_versions(conn, user, session_no, _key(key))
+            user_no, session_no = _existing(conn, user_id, session_id)
+            user = users.get_user(conn, user_id)
+            if user is None or not user.memory_on:
+                return []
+            return facts.fact_versions(conn, user_no, session_no, key)
 
 
 def _ids(user_id: str, session_id: str) -> tuple[str, str]:

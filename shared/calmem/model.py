@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,12 +107,49 @@ class DenseHit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DenseHits:
+    """Best first; `complete`: every vector in scope is among them; `understood`: the model knows the query's words."""
+
+    hits: Sequence[DenseHit] = ()
+    complete: bool = True
+    understood: bool = True
+
+
+class Place(NamedTuple):
+    """Where a message stands: its session and its position there."""
+
+    session_no: int
+    seq: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryToken:
+    """A word of a query as the user's postings have it: its keyed hash, and its weight in BM25."""
+
+    token: int
+    weight: float
+    identifier: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class WordHit:
-    """`bm25` > 0; `matched` lists which of the query's tokens (by position) the chunk has."""
+    """`bm25` > 0; `covered`: the share of the query's words the chunk has, each by its idf, 0 to 1.
+
+    `identifier`: it has one that the query names, such as an order number.
+    """
 
     chunk_no: int
     bm25: float
-    matched: tuple[int, ...]
+    covered: float
+    identifier: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordHits:
+    """Best first; `known`: the share of the query's words, each by its idf, that the user's chunks have at all."""
+
+    hits: Sequence[WordHit] = ()
+    known: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,11 +255,23 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class NewChunk:
-    """A chunk ready to be written; `vector` is None until it has been embedded."""
+    """A chunk ready to be written; `vector` is None until it has been embedded.
+
+    One that is already stored is named by `chunk_no` and needs no tokens.
+    """
 
     span: Span
-    tokens: Sequence[int]
+    tokens: Sequence[int] = ()
+    chunk_no: int | None = None
     vector: NDArray[np.float32] | None = None  # (dimension,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unindexed:
+    """A claimed message's text, and the (chunk_no, span) that `record` wrote for it, by position."""
+
+    content: str
+    chunks: Sequence[tuple[int, Span]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,23 +1,35 @@
-"""From the hits of both arms to the items of the block: fuse, spread, fit. Pure and deterministic."""
+"""From the hits of both arms to the items of the block: fuse, rank, fit. Pure and deterministic."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import log, log1p
 from zoneinfo import ZoneInfo
 
 import regex
 
 from calmem import block, budget
-from calmem.model import Block, Budget, DenseHit, Fact, Item, Style, WordHit
+from calmem.model import Block, Budget, DenseHit, DenseHits, Fact, Item, Place, Style, WordHit, WordHits
 from calmem.words import Script
 
-# Weight of meaning against words, by the script of the query (docs/decisions/0004-ranking.md).
-DENSE_WEIGHT: Mapping[Script, float] = {"latin": 0.5, "cjk": 0.2, "other": 0.5}
-# What a message gets of the score of one that is 1 and 2 turns away in its session.
-NEIGHBOUR_SHARE: Mapping[int, float] = {1: 0.3, 2: 0.1}
-# "Most recent" orders by time those that are at least so relevant, relative to the best.
+# Evidence: how much likelier an item of score s is than one of score 0, as exp(EVIDENCE * s).
+EVIDENCE = 12.0
+# "Most recent" orders by time those that say at least so much of what the best one says.
 RECENT_ENOUGH = 0.5
+# Characters beyond this make a message no more telling.
+TELLING_CHARS = 200
+# A query is about this user's memory if one chunk is that much nearer than `min_cosine`, counting the share of the
+# query's words it has; or has that share of them; or (a chunk without its vector yet) at least that share.
+NEARER, COVERED_COUNTS, COVERED, COVERED_UNSEEN = 0.05, 0.15, 0.5, 0.2
+# In scripts without spaces the words are characters and pairs: that share of them the user must have used somewhere.
+KNOWN = 0.32
+# What is left of the weight of meaning where the model does not know the query's words.
+NOT_UNDERSTOOD = 0.4
+# What an item costs beside its text: line end, speaker, a part of a header; in quarter tokens.
+LINE_QUARTERS = 20
 # An item that does not fit whole is cut if that many quarter tokens are left for it.
 LEAST_EXCERPT = 160
 # How many items may be passed over because they do not fit before packing ends.
@@ -25,80 +37,197 @@ MOST_SKIPPED = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fused:
-    """A chunk found by one or both arms; `score` is between 0 and 1."""
+class Weights:
+    """What each observation adds to a score; cosine and BM25 are divided by the query's best."""
 
-    chunk_no: int
+    meaning: float
+    words: float
+    after: tuple[float, float]  # BM25 of the message one and two turns before this one
+    before: tuple[float, float]  # of the one and two turns after it
+    session_words: float  # the session's best BM25
+    session_meaning: float  # and cosine
+    speaker: float  # spoken by somebody the query names
+    telling: float  # for each e-fold of its length
+    question: float  # taken off: it asks and does not tell
+
+
+# Fitted on the given part of LoCoMo and MemDaily, rounded (docs/decisions/0004-ranking.md).
+_LATIN = Weights(
+    meaning=0.25,
+    words=0.25,
+    after=(0.14, 0.10),
+    before=(0.05, 0.04),
+    session_words=0.17,
+    session_meaning=0.14,
+    speaker=0.06,
+    telling=0.067,
+    question=0.10,
+)
+_CJK = Weights(
+    meaning=0.18,
+    words=0.37,
+    after=(0.025, 0.01),
+    before=(0.017, 0.01),
+    session_words=0.0,
+    session_meaning=0.0,
+    speaker=0.06,
+    telling=0.0,
+    question=0.05,
+)
+_WEIGHTS: Mapping[Script, Weights] = {"latin": _LATIN, "cjk": _CJK, "other": _LATIN}
+
+
+def weights(script: Script, *, understood: bool) -> Weights:
+    """The weights for a query of this script; `understood`: the model knows its words."""
+    of_script = _WEIGHTS[script]
+    return of_script if understood else replace(of_script, meaning=NOT_UNDERSTOOD * of_script.meaning)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A chunk found by one or both arms, or (`chunk_no` None) the message beside one, before its text is loaded.
+
+    `own`: what the chunk itself says of the query, 0 to 1; `score` counts its place in the conversation too.
+    """
+
+    chunk_no: int | None
+    place: Place
+    own: float
     score: float
     scores: Mapping[str, float]
     reasons: tuple[str, ...]
 
 
-def fuse(dense: Sequence[DenseHit], words: Sequence[WordHit], *, script: Script, min_cosine: float) -> list[Fused]:
-    """Both arms in one order, best first: the weighted sum of their scores, each divided by its best.
+def is_about(dense: DenseHits, words: WordHits, *, script: Script, min_cosine: float) -> bool:
+    """Whether the query has to do with this user's memory at all; if not, its best hits are only the least bad."""
+    covered = {hit.chunk_no: hit.covered for hit in words.hits}
+    near = min_cosine + NEARER
+    if any(hit.identifier or hit.covered >= COVERED for hit in words.hits):
+        return True
+    if dense.understood and any(
+        hit.cosine + COVERED_COUNTS * covered.get(hit.chunk_no, 0.0) >= near for hit in dense.hits
+    ):
+        return True
+    if script == "cjk":
+        return words.known >= KNOWN
+    seen = {hit.chunk_no for hit in dense.hits}
+    return dense.complete and any(share >= COVERED_UNSEEN and no not in seen for no, share in covered.items())
 
-    A hit by meaning alone needs `min_cosine`; one that words found needs no cosine.
+
+def fuse(
+    dense: Sequence[DenseHit],
+    words: Sequence[WordHit],
+    places: Mapping[int, Place],
+    *,
+    weights: Weights,
+    min_cosine: float,
+    limit: int,
+) -> list[Found]:
+    """The `limit` best of both arms and of the messages up to two turns away from what words found, best first.
+
+    A hit by meaning alone needs `min_cosine`; one that words found needs no cosine. Hits without a place are left out.
     """
-    by_words = {hit.chunk_no: hit.bm25 for hit in words}
-    by_meaning = {hit.chunk_no: hit.cosine for hit in dense}
-    most_words = max(by_words.values(), default=0.0)
-    most_meaning = max(by_meaning.values(), default=0.0)
-    weight = DENSE_WEIGHT[script] if words else 1.0
-    if not dense:
-        weight = 0.0
-    fused = []
-    for chunk_no in by_words.keys() | by_meaning.keys():
-        cosine, bm25 = by_meaning.get(chunk_no), by_words.get(chunk_no)
-        if bm25 is None and (cosine is None or cosine < min_cosine):
-            continue
-        meaning = 0.0 if cosine is None or most_meaning <= 0 else max(0.0, cosine) / most_meaning
-        word = 0.0 if bm25 is None or most_words <= 0 else bm25 / most_words
-        scores: dict[str, float] = {}
-        if cosine is not None:
-            scores["cosine"] = cosine
-        if bm25 is not None:
-            scores["bm25"] = bm25
-        reasons = (("words",) if bm25 is not None else ()) + (
-            ("meaning",) if cosine is not None and cosine >= min_cosine else ()
+    by_words = {hit.chunk_no: hit.bm25 for hit in words if hit.chunk_no in places}
+    by_meaning = {
+        hit.chunk_no: hit.cosine
+        for hit in dense
+        if hit.chunk_no in places and (hit.cosine >= min_cosine or hit.chunk_no in by_words)
+    }
+    said, meant = _scaled(by_words), _scaled(by_meaning)
+    said_at: dict[Place, float] = {}
+    session: dict[int, float] = defaultdict(float)
+    for scores, weight in ((said, weights.session_words), (meant, weights.session_meaning)):
+        best: dict[int, float] = {}
+        for no, score in scores.items():
+            session_no = places[no].session_no
+            best[session_no] = max(best.get(session_no, 0.0), score)
+        for session_no, score in best.items():
+            session[session_no] += weight * score
+    for no, score in said.items():
+        said_at[places[no]] = max(said_at.get(places[no], 0.0), score)
+    beside: dict[tuple[int, int], float] = defaultdict(float)
+    for (session_no, seq), score in said_at.items():
+        for distance, (after, before) in enumerate(zip(weights.after, weights.before, strict=True), 1):
+            beside[session_no, seq + distance] += after * score
+            beside[session_no, seq - distance] += before * score
+
+    candidates: list[tuple[float, Place, int | None]] = []
+    hit_places = set()
+    for no in said.keys() | meant.keys():
+        place = places[no]
+        hit_places.add(place)
+        score = weights.meaning * meant.get(no, 0.0) + weights.words * said.get(no, 0.0)
+        candidates.append((score + beside.get(place, 0.0) + session[place.session_no], place, no))
+    for (session_no, seq), score in beside.items():
+        place = Place(session_no, seq)
+        if seq > 0 and place not in hit_places:
+            candidates.append((score + session[session_no], place, None))
+    candidates.sort(key=lambda c: (-c[0], c[1], c[2] or 0))
+
+    found = []
+    for score, place, chunk_no in candidates[:limit]:
+        observed = {"beside": beside.get(place, 0.0), "session": session[place.session_no]}
+        reasons = []
+        own = 0.0
+        if chunk_no in by_words:
+            observed["bm25"] = by_words[chunk_no]
+            own += weights.words * said[chunk_no]
+            reasons.append("words")
+        if chunk_no in by_meaning:
+            observed["cosine"] = by_meaning[chunk_no]
+            own += weights.meaning * meant[chunk_no]
+            if by_meaning[chunk_no] >= min_cosine:
+                reasons.append("meaning")
+        found.append(
+            Found(
+                chunk_no=chunk_no,
+                place=place,
+                own=own / (weights.meaning + weights.words),
+                score=score,
+                scores=observed,
+                reasons=tuple(reasons) if chunk_no is not None else ("beside",),
+            )
         )
-        score = weight * meaning + (1 - weight) * word
-        fused.append(Fused(chunk_no=chunk_no, score=score, scores=scores, reasons=reasons))
-    return sorted(fused, key=lambda f: (-f.score, f.chunk_no))
+    return found
 
 
-def spread(items: Sequence[Item], fused: Sequence[Fused], *, latest_first: bool) -> list[Item]:
-    """The loaded items with their scores, best first; a message also scores for what is said around it.
+def _scaled(scores: Mapping[int, float]) -> dict[int, float]:
+    best = max(scores.values(), default=0.0)
+    return {no: max(0.0, score) / best if best > 0 else 0.0 for no, score in scores.items()}
 
-    `items`: the hits and their neighbours. A neighbour that is no hit itself comes along with the reason `neighbour`.
+
+def rank(
+    loaded: Sequence[tuple[Place, Item]],
+    found: Sequence[Found],
+    *,
+    weights: Weights,
+    speakers: Collection[str],
+    latest_first: bool,
+) -> list[Item]:
+    """The loaded items with their scores, best first; with `latest_first` the relevant ones by time.
+
+    `speakers`: the names that the query mentions. What an item says of its own counts with its length, up to 200 characters.
     """
-    found = {hit.chunk_no: hit for hit in fused}
-    best: dict[tuple[str, int], float] = {}
-    for item in items:
-        hit = found.get(item.chunk_no)
-        if hit is not None:
-            place = (item.session_id, item.seq)
-            best[place] = max(best.get(place, 0.0), hit.score)
-    scored = []
-    for item in items:
-        hit = found.get(item.chunk_no)
-        around = sum(
-            share * best.get((item.session_id, item.seq + side * distance), 0.0)
-            for distance, share in NEIGHBOUR_SHARE.items()
-            for side in (-1, 1)
-        )
-        own = hit.score if hit is not None else 0.0
-        if own + around <= 0:
+    by_chunk = {one.chunk_no: one for one in found if one.chunk_no is not None}
+    by_place = {one.place: one for one in found if one.chunk_no is None}
+    scored: list[tuple[float, Item]] = []
+    for place, item in loaded:
+        hit = by_chunk.get(item.chunk_no) or by_place.get(place)
+        if hit is None:
             continue
-        scores = {**(hit.scores if hit is not None else {}), "neighbours": around}
-        reasons = hit.reasons if hit is not None else ("neighbour",)
-        scored.append(replace(item, score=own + around, scores=scores, reasons=reasons))
-    scored.sort(key=lambda i: (-i.score, i.created_at, i.session_id, i.seq, i.start))
+        told = weights.telling * log1p(min(len(item.text), TELLING_CHARS))
+        told -= weights.question * item.text.rstrip().endswith(("?", "？"))
+        told += weights.speaker * (item.name in speakers)
+        reasons = (*hit.reasons, "speaker") if item.name in speakers else hit.reasons
+        scores = {**hit.scores, "telling": told}
+        scored.append((hit.own, replace(item, score=hit.score + told, scores=scores, reasons=reasons)))
+    scored.sort(key=lambda s: (-s[1].score, s[1].created_at, s[1].session_id, s[1].seq, s[1].start))
     if latest_first and scored:
-        enough = RECENT_ENOUGH * scored[0].score
-        recent = [i for i in scored if i.score >= enough]
+        enough = RECENT_ENOUGH * max(own for own, _ in scored)
+        recent = [item for own, item in scored if own >= enough]
         recent.sort(key=lambda i: (i.created_at, i.seq), reverse=True)
-        scored = recent + [i for i in scored if i.score < enough]
-    return scored
+        return recent + [item for own, item in scored if own < enough]
+    return [item for _, item in scored]
 
 
 def fit(
@@ -111,11 +240,13 @@ def fit(
     style: Style,
     new_user: bool,
 ) -> tuple[Block, list[Item]]:
-    """The block and the items in it, in rank order: taken one by one as long as they fit.
+    """The block and the items in it, best first: taken one by one as long as they fit.
 
-    Facts come first and are cut only at the whole block's limit. Pieces of one message that overlap or touch become
-    one item. The frame counts. The items for a smaller `k` are the first of those for a larger one.
-    Empty when not even the frame, or the note of facts left out, fits.
+    Without `k` they are taken by evidence per token, so that several short items go before a long one that says no
+    more than each of them; with `k`, and when the latest come first, as they are ranked. Facts come first and are cut
+    only at the whole block's limit. Pieces of one message that overlap or touch become one item. The frame counts.
+    The items for a smaller `k` are the first of those for a larger one. Empty when not even the frame, or the note of
+    facts left out, fits.
     """
     look = block.Look(style=style, zone=zone)
     whole = 4 * limits.block - block.frame_quarters(new_user=new_user, style=style)
@@ -124,9 +255,17 @@ def fit(
     if whole < used:
         return Block(text="", tokens=0, facts_left_out=len(facts)), []
     room = min(whole - used, 4 * limits.episodes)
-    chosen = _take(ranked, k, room, look)
+    place = {item.chunk_no: n for n, item in enumerate(ranked)}
+    by_score = all(a.score >= b.score for a, b in pairwise(ranked))
+    order = sorted(ranked, key=_per_token) if k is None and by_score else ranked
+    chosen = sorted(_take(order, k, room, look), key=lambda item: place[item.chunk_no])
     rendered = block.render(items=chosen, facts=kept, facts_left_out=left_out, look=look, new_user=new_user)
     return rendered, chosen
+
+
+def _per_token(item: Item) -> float:
+    """Falls as the item's evidence per token rises: minus the logarithm of exp(EVIDENCE * score) / cost."""
+    return log(budget.quarters(item.text) + LINE_QUARTERS) - EVIDENCE * item.score
 
 
 def _take(ranked: Sequence[Item], k: int | None, room: int, look: block.Look) -> list[Item]:

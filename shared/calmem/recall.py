@@ -7,12 +7,27 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 from zoneinfo import ZoneInfo
 
 from calmem import budget, ranking, text, timephrases, words
+from calmem.cache import VectorCache
+from calmem.embedding import understands
 from calmem.errors import InvalidInput, ModelUnavailable, TransientError
-from calmem.model import Block, Budget, DenseHit, Fact, Item, Recall, SearchIndex, Style, Tier, User, WordHit
+from calmem.model import (
+    Block,
+    Budget,
+    DenseHit,
+    DenseHits,
+    Fact,
+    Item,
+    Recall,
+    SearchIndex,
+    Style,
+    Tier,
+    User,
+    WordHits,
+)
 from calmem.models import Models
 from calmem.settings import Settings
 from calmem.storage import facts, indexes, search, users
@@ -22,10 +37,10 @@ from calmem.storage.search import Scope
 ARMS = ("dense", "words")
 MAX_K = 1_000
 QUERY_BYTES = 65_536
-# Neighbours on either side of a hit that may come along (docs/decisions/ranking.md).
-REACH = 2
-# How many of the fused hits are loaded with their text.
-LOADED = 60
+# How many of what was found are loaded with their text.
+LOADED = 80
+# Loading what was found may take so long, even past the deadline: without it the search was for nothing.
+LOAD_SECONDS = 0.05
 
 T = TypeVar("T")
 
@@ -42,6 +57,16 @@ class _Asked:
     k: int | None
     arms: Collection[str]
     now: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Memory:
+    """What of a user's memory one request may search."""
+
+    user: User
+    scope: Scope
+    index: SearchIndex
+    speakers: Sequence[str]
 
 
 class _Clock:
@@ -80,11 +105,14 @@ class Recaller:
         self._database = database
         self._settings = settings
         self._models = models
+        self._cache = VectorCache(database, megabytes=settings.cache_megabytes) if settings.cache_megabytes else None
         # Both arms of a request run side by side here; a thread waits on Postgres or in the runtime.
         self._threads = ThreadPoolExecutor(max_workers=4 * settings.pool_size, thread_name_prefix="recall")
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
+        if self._cache is not None:
+            self._cache.close()
 
     def recall(
         self,
@@ -133,13 +161,13 @@ class Recaller:
         )
         clock = _Clock(self._settings.recall_deadline_ms)
 
-        def open_memory(conn: Connection) -> tuple[User | None, Scope | None, SearchIndex, list[Fact], bool]:
+        def open_memory(conn: Connection) -> tuple[User | None, _Memory | None, list[Fact]]:
             search.bound_reads(conn, int(clock.left() * 1_000))
             index = indexes.active_index(conn)
             user = users.get_user(conn, asked.user_id)
             session_no = users.own_session(conn, -1 if user is None else user.user_no, session_id)
             if user is None or not user.memory_on:
-                return user, None, index, [], False
+                return user, None, []
             remembered = [] if session_no is None else facts.session_facts(conn, user.user_no, session_no)
             hidden: list[int] = []
             if session_no is not None and active_from_seq is not None:
@@ -149,17 +177,19 @@ class Recaller:
             scope = Scope(
                 user_no=user.user_no, index_no=index.index_no, hidden=hidden, since=asked.since, until=asked.until
             )
-            return user, scope, index, remembered, search.has_memory(conn, user.user_no)
+            if not search.has_memory(conn, user.user_no):
+                return user, None, []
+            return user, _open(conn, user, scope, index), remembered
 
-        user, scope, index, remembered, known = clock.stage("context", lambda: self._read(clock, open_memory))
+        user, memory, remembered = clock.stage("context", lambda: self._read(clock, open_memory))
         if user is not None and not user.memory_on:
             limits = replace(limits, tier=Tier.OFF, episodes=0, block=0)
             return _answer(limits, "", 0, current_tokens, context_window_capacity, [], [], clock)
 
         zone = ZoneInfo("UTC" if user is None else user.time_zone)
         ranked: list[Item] = []
-        if user is not None and scope is not None and known and limits.episodes > 0 and asked.query.strip():
-            ranked = self._search(asked, user, scope, index, zone, clock)
+        if memory is not None and limits.episodes > 0 and asked.query.strip():
+            ranked = self._search(asked, memory, clock)
 
         def build() -> tuple[Block, list[Item]]:
             return ranking.fit(
@@ -169,7 +199,7 @@ class Recaller:
                 zone=zone,
                 limits=limits,
                 style=style,
-                new_user=not known,
+                new_user=memory is None,
             )
 
         rendered, chosen = clock.stage("pack", build)
@@ -198,81 +228,117 @@ class Recaller:
         )
         clock = _Clock(self._settings.recall_deadline_ms)
 
-        def open_memory(conn: Connection) -> tuple[User | None, int | None, SearchIndex]:
+        def open_memory(conn: Connection) -> _Memory | None:
             search.bound_reads(conn, int(clock.left() * 1_000))
             index = indexes.active_index(conn)
             user = users.get_user(conn, asked.user_id)
-            if user is None or not user.memory_on or asked.session_id is None:
-                return user, None, index
-            return user, users.own_session(conn, user.user_no, asked.session_id), index
+            if user is None or not user.memory_on:
+                return None
+            session_no = None
+            if asked.session_id is not None:
+                session_no = users.own_session(conn, user.user_no, asked.session_id)
+                if session_no is None:
+                    return None
+            scope = Scope(
+                user_no=user.user_no,
+                index_no=index.index_no,
+                session_no=session_no,
+                since=asked.since,
+                until=asked.until,
+            )
+            return _open(conn, user, scope, index)
 
-        user, session_no, index = self._read(clock, open_memory)
-        if user is None or not user.memory_on or not asked.query.strip():
-            return []
-        if asked.session_id is not None and session_no is None:
-            return []
-        scope = Scope(
-            user_no=user.user_no,
-            index_no=index.index_no,
-            session_no=session_no,
-            since=asked.since,
-            until=asked.until,
-        )
-        return self._search(asked, user, scope, index, ZoneInfo(user.time_zone), clock)[:k]
+        memory = self._read(clock, open_memory)
+        return [] if memory is None or not asked.query.strip() else self._search(asked, memory, clock)[:k]
 
-    def _search(
-        self, asked: _Asked, user: User, scope: Scope, index: SearchIndex, zone: ZoneInfo, clock: _Clock
-    ) -> list[Item]:
-        """Both arms side by side, fused; the hits with their neighbours, best first."""
-        view = timephrases.read(asked.query, now=asked.now, zone=zone)
+    def _search(self, asked: _Asked, memory: _Memory, clock: _Clock) -> list[Item]:
+        """Both arms side by side, fused and ranked, best first."""
+        view = timephrases.read(asked.query, now=asked.now, zone=ZoneInfo(memory.user.time_zone))
+        scope = memory.scope
         scope = replace(scope, since=_later(scope.since, view.since), until=_earlier(scope.until, view.until))
         query = view.rest if view.rest.strip() else asked.query
+        named = words.named(query, memory.speakers)
+        tokens = words.query_words(query, speakers=named)
         dense = words_found = None
-        if "dense" in asked.arms and index.dimension is not None:
-            dense = self._threads.submit(self._dense, query, scope, index, clock)
-        if "words" in asked.arms:
-            words_found = self._threads.submit(self._words, query, user, scope, clock)
-        dense_hits: list[DenseHit] = self._wait(dense, "dense", clock)
-        word_hits: list[WordHit] = self._wait(words_found, "words", clock)
-        fused = ranking.fuse(dense_hits, word_hits, script=words.script(query), min_cosine=self._settings.min_cosine)[
-            :LOADED
-        ]
-        if not fused:
+        if "dense" in asked.arms and memory.index.dimension is not None:
+            dense = self._threads.submit(self._dense, query, scope, memory.index, clock)
+        if "words" in asked.arms and tokens:
+            words_found = self._threads.submit(self._words, tokens, memory.user, scope, clock)
+        dense_hits: DenseHits | None = self._wait(dense, "dense", clock)
+        word_hits: WordHits | None = self._wait(words_found, "words", clock)
+        if "dense" in asked.arms and memory.index.dimension is None:
+            dense_hits = DenseHits()  # no vector has been written yet
+        script = words.script(query)
+        # One arm alone cannot tell; its own threshold has to do.
+        if (
+            dense_hits is not None
+            and word_hits is not None
+            and not ranking.is_about(
+                dense_hits,
+                word_hits,
+                script=script,
+                min_cosine=self._settings.min_cosine,
+            )
+        ):
             return []
-        chunk_nos = [hit.chunk_no for hit in fused]
+        meant, said = dense_hits or DenseHits(), word_hits or WordHits()
+        weights = ranking.weights(script, understood=meant.understood)
+        numbers = sorted({hit.chunk_no for hit in meant.hits} | {hit.chunk_no for hit in said.hits})
 
         def load(conn: Connection) -> list[Item]:
-            return search.load_items(conn, scope, chunk_nos, reach=REACH)
+            search.bound_reads(conn, int(max(clock.left(), LOAD_SECONDS) * 1_000))
+            places = search.places(conn, scope, numbers)
+            found = ranking.fuse(
+                meant.hits,
+                said.hits,
+                places,
+                weights=weights,
+                min_cosine=self._settings.min_cosine,
+                limit=LOADED,
+            )
+            loaded = search.load_items(
+                conn,
+                scope,
+                [one.chunk_no for one in found if one.chunk_no is not None],
+                [one.place for one in found if one.chunk_no is None],
+            )
+            return ranking.rank(loaded, found, weights=weights, speakers=named, latest_first=view.latest_first)
 
-        items = clock.stage("load", lambda: self._read(None, load))
-        return ranking.spread(items, fused, latest_first=view.latest_first)
+        if not numbers:
+            return []
+        try:
+            return clock.stage("load", lambda: self._read(clock, load, least=LOAD_SECONDS))
+        except TransientError as exc:
+            clock.skipped.append(f"load: {exc}")
+            return []
 
-    def _dense(self, query: str, scope: Scope, index: SearchIndex, clock: _Clock) -> list[DenseHit]:
-        embedder = clock.stage("model", lambda: self._models.for_index(index))
+    def _dense(self, query: str, scope: Scope, index: SearchIndex, clock: _Clock) -> DenseHits:
+        embedder = clock.stage("model", lambda: self._models.for_index(index, wait_seconds=clock.left()))
         vector = clock.stage("embed", lambda: embedder.embed_query(query))
+
+        limit = self._settings.candidates
 
         def scan(conn: Connection) -> list[DenseHit]:
             search.bound_reads(conn, int(clock.left() * 1_000))
-            return search.dense(conn, scope, vector, self._settings.candidates)
+            held = None if self._cache is None else self._cache.dense(conn, scope, vector, limit)
+            return search.dense(conn, scope, vector, limit) if held is None else held
 
-        return clock.stage("dense", lambda: self._read(clock, scan))
+        hits = clock.stage("dense", lambda: self._read(clock, scan))
+        return DenseHits(hits=hits, complete=len(hits) < limit, understood=understands(embedder, query))
 
-    def _words(self, query: str, user: User, scope: Scope, clock: _Clock) -> list[WordHit]:
-        asked = words.query_words(query)
-        if not asked:
-            return []
-        tokens = words.key_tokens(user.key, [word.word for word in asked])
+    def _words(self, asked: Sequence[words.QueryWord], user: User, scope: Scope, clock: _Clock) -> WordHits:
+        tokens = words.query_tokens(user.key, asked)
 
-        def match(conn: Connection) -> list[WordHit]:
+        def match(conn: Connection) -> WordHits:
             search.bound_reads(conn, int(clock.left() * 1_000))
-            return search.words(conn, scope, tokens, [word.weight for word in asked], self._settings.candidates)
+            return search.words(conn, scope, tokens, self._settings.candidates)
 
         return clock.stage("words", lambda: self._read(clock, match))
 
-    def _wait(self, arm: Future[list[Any]] | None, name: str, clock: _Clock) -> list[Any]:
-        """The arm's hits; none, and a reason in `degraded`, when it failed or is late."""
+    def _wait(self, arm: Future[T] | None, name: str, clock: _Clock) -> T | None:
+        """The arm's hits; None, and a reason in `degraded`, when it failed or is late."""
         if arm is None:
-            return []
+            return None
         try:
             return arm.result(timeout=clock.left())
         except TimeoutError:
@@ -282,11 +348,11 @@ class Recaller:
             clock.skipped.append(f"{name}: {exc}")
         except ModelUnavailable as exc:
             clock.skipped.append(f"{name}: {exc}")
-        return []
+        return None
 
-    def _read(self, clock: _Clock | None, call: Callable[[Connection], T]) -> T:
-        """One read transaction; with a clock it waits for a connection no longer than that."""
-        with self._database.connection(None if clock is None else max(clock.left(), 0.001)) as conn:
+    def _read(self, clock: _Clock, call: Callable[[Connection], T], *, least: float = 0.001) -> T:
+        """One read transaction; it waits for a connection until the deadline, and at least that many seconds."""
+        with self._database.connection(max(clock.left(), least)) as conn:
             return call(conn)
 
 
@@ -310,6 +376,10 @@ def _answer(
         degraded=clock.degraded,
         timings_ms=clock.finish(),
     )
+
+
+def _open(conn: Connection, user: User, scope: Scope, index: SearchIndex) -> _Memory:
+    return _Memory(user=user, scope=scope, index=index, speakers=search.speakers(conn, user.user_no))
 
 
 def _check(

@@ -30,6 +30,10 @@ class Settings:
     data_dir: str = _setting("~/.calmem", "embedded servers' data, prepared models")
     log_level: str = _setting("info", "debug, info, warning or error")
     log_text: bool = _setting(False, "write message text into logs (debugging only)")
+    runtime: str = _setting(
+        "auto",
+        "what runs the model: fastembed, openvino, or auto (openvino where installed and the processor has bf16)",
+    )
     embed_threads: int = _setting(1, "threads of the embedding runtime per process")
     host: str = _setting("127.0.0.1", "address the services bind to")
     ingest_port: int = _setting(8101, "port of the ingest service")
@@ -41,7 +45,7 @@ class Settings:
     batch_messages: int = _setting(1_000, "most messages in one record_many")
     chunk_chars: int = _setting(1_000, "longest chunk, code points")
     overlap_chars: int = _setting(200, "overlap of neighbouring chunks, code points")
-    claim_messages: int = _setting(64, "messages a worker leases at once")
+    claim_messages: int = _setting(256, "messages a worker leases at once")
     lease_seconds: float = _setting(60.0, "a worker's lease on its messages")
     max_attempts: int = _setting(5, "attempts before a message is set aside")
     sweep_seconds: float = _setting(5.0, "pause between two rounds of the sweeper")
@@ -51,6 +55,7 @@ class Settings:
     recall_deadline_ms: int = _setting(300, "time a recall may take; it answers with what it has")
     min_cosine: float = _setting(0.4, "least cosine of a hit found by meaning alone")
     candidates: int = _setting(200, "hits taken from each arm of the search")
+    cache_megabytes: int = _setting(0, "memory of the retrieval process for users' vectors; 0: search in Postgres only")
     full_episode_tokens: int = _setting(900, "tier full: tokens of episodes")
     full_block_tokens: int = _setting(1_200, "tier full: tokens of the whole block")
     reduced_episode_tokens: int = _setting(400, "tier reduced: tokens of episodes")

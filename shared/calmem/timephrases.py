@@ -23,8 +23,8 @@ _NUMBERS = {
     word: number
     for number, words in enumerate(
         (
-            "", "one a an 一", "two couple 二 两", "three few 三", "four 四", "five 五", "six 六",
-            "seven 七", "eight 八", "nine 九", "ten 十", "eleven 十一", "twelve 十二",
+            "", "one a an 一", "two couple 二 两", "three 三", "four 四", "five 五", "six 六",
+            "seven few 七", "eight 八", "nine 九", "ten 十", "eleven 十一", "twelve 十二",
         )
     )
     for word in words.split()
@@ -52,6 +52,14 @@ _N = (
     + r")(?: of)?"
 )
 _CN_N = "([0-9]{1,4}|十[一二]?|[一二两三四五六七八九])"
+# What stands before a number and makes another number of it: "twenty two", "two or three", "a hundred and two".
+_NO_PART = r"(?<![\w.,–-])" + "".join(
+    f"(?<!\\b{before} )"
+    for before in (
+        *("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"),
+        *("hundred", "thousand", "million", "and", "or", "to", "minus"),
+    )
+)
 _M = "(" + "|".join(f"{m[:3]}(?:{m[3:]})?" if m != "may" else "may" for m in _MONTHS) + r")\.?"
 _UNIT_DAYS = {"day": 1, "天": 1, "日": 1, "week": 7, "周": 7, "星期": 7, "month": 30, "月": 30, "year": 365, "年": 365}
 
@@ -60,6 +68,11 @@ _LATEST = re.compile(r"\b(?:most recent(?:ly)?|latest|last time)\b|最近一次|
 _ASKS_WHEN = re.compile(
     r"^\s*(?:when|how long|what (?:date|day|year|month|time))\b|什么时候|哪一?天|几月|几号|何时", re.IGNORECASE
 )
+
+# They stand before the phrase in English, after it in Chinese, and open the window on one side.
+_BOUND = re.compile(r"\b(since|after|before|until|till) (?:the )?$", re.IGNORECASE)
+_CN_BOUNDS = {"since": ("以来", "到现在", "至今", "开始"), "after": ("之后", "以后"), "before": ("之前", "以前")}
+_CN_BOUND = re.compile("|".join(word for words in _CN_BOUNDS.values() for word in words))
 
 
 def read(query: str, *, now: datetime, zone: ZoneInfo) -> TimeView:
@@ -82,10 +95,35 @@ def read(query: str, *, now: datetime, zone: ZoneInfo) -> TimeView:
             since, until = _midnight(first, zone), _midnight(last, zone)
         except (ValueError, OverflowError):
             continue
-        if since < until:
-            rest = f"{query[: match.start()]} {query[match.end() :]}".strip()
-            return TimeView(since, until, latest, rest)
+        if since >= until:
+            continue
+        before, after = query[: match.start()], query[match.end() :]
+        open_since, open_until, before, after = _bound(since, until, before, after)
+        # What is still to come was talked about before it came.
+        if open_since is not None and open_since > now:
+            continue
+        return TimeView(open_since, open_until, latest, f"{before} {after}".strip())
     return TimeView(None, None, latest, query)
+
+
+def _bound(
+    since: datetime, until: datetime, before: str, after: str
+) -> tuple[datetime | None, datetime | None, str, str]:
+    """The window with "since", "before" and the like applied, and the query around it without them."""
+    said, suffix = _BOUND.search(before), _CN_BOUND.match(after)
+    if said is not None:
+        before, bound = before[: said.start()], said.group(1).lower()
+    elif suffix is not None:
+        after, bound = after[suffix.end() :], next(b for b, words in _CN_BOUNDS.items() if suffix.group() in words)
+    else:
+        return since, until, before, after
+    return {
+        "since": (since, None, before, after),
+        "after": (until, None, before, after),
+        "before": (None, since, before, after),
+        "until": (None, until, before, after),
+        "till": (None, until, before, after),
+    }[bound]
 
 
 def _midnight(day: date, zone: ZoneInfo) -> datetime:
@@ -120,6 +158,12 @@ def _ago(match: re.Match[str], today: date) -> tuple[date, date]:
     unit = _UNIT_DAYS[match.group(2).lower()]
     centre = today - timedelta(days=_number(match.group(1)) * unit)
     return centre - timedelta(days=unit // 2), centre + timedelta(days=unit // 2 + 1)
+
+
+def _few_ago(match: re.Match[str], today: date) -> tuple[date, date]:
+    """Two to seven of the unit."""
+    unit = _UNIT_DAYS[match.group(1).lower()]
+    return today - timedelta(days=7 * unit), today - timedelta(days=2 * unit - 1)
 
 
 def _past(match: re.Match[str], today: date) -> tuple[date, date]:
@@ -158,25 +202,28 @@ def _fixed(days_back: int, length: int = 1) -> _Window:
 
 # The first phrase that matches counts: longer ones stand before those they contain.
 _TABLE: tuple[tuple[str, _Window], ...] = (
-    (r"\bthe day before yesterday\b|前天", _fixed(2)),
+    (r"\bthe day before yesterday\b|(?<!大)前天", _fixed(2)),
+    ("大前天", _fixed(3)),
     (r"\byesterday\b|昨[天日晚]", _fixed(1)),
     (r"\b(?:earlier )?today\b|\bthis (?:morning|afternoon|evening)\b|今[天日早晚]", _fixed(0)),
-    (rf"(?<![\w.,])(?:a )?{_N} (day|week|month|year)s? ago\b", _ago),
+    (rf"{_NO_PART}(?:a )?(?:few|several) (day|week|month|year)s ago\b", _few_ago),
+    (rf"{_NO_PART}(?:a )?{_N} (day|week|month|year)s? ago\b", _ago),
+    (r"(?<!十)几个?(天|日|周|星期|月|年)(?:以)?前", _few_ago),
     (rf"(?<![0-9.,一二两三四五六七八九十百千万]){_CN_N}个?(天|日|周|星期|月|年)(?:以)?前", _ago),
     (rf"\b(?:in |over |during )?the (?:past|last) {_N} (day|week|month|year)s?\b", _past),
     (rf"(?:最近|过去)的?{_CN_N}个?(天|日|周|星期|月|年)", _past),
     (r"\b(?:on )?(\d{4})-(\d{1,2})-(\d{1,2})\b", lambda m, _: _days(date(*map(int, m.groups())), 1)),
     (r"(\d{4})年(\d{1,2})月(\d{1,2})[日号]", lambda m, _: _days(date(*map(int, m.groups())), 1)),
     (r"(\d{4})年(\d{1,2})月", lambda m, _: _month(int(m[1]), int(m[2]))),
-    (r"(\d{1,2})月(\d{1,2})[日号]", lambda m, t: _month_day(int(m[1]), int(m[2]), None, t)),
+    (r"(?<![\d年])(\d{1,2})月(\d{1,2})[日号]", lambda m, t: _month_day(int(m[1]), int(m[2]), None, t)),
     (rf"\b(?:on )?(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? {_M}(?:,? (\d{{4}}))?\b", lambda m, t: _month_day(_month_no(m[2]), int(m[1]), m[3], t)),
     (rf"\b(?:on )?{_M} (\d{{1,2}})(?:st|nd|rd|th)?(?:,? (\d{{4}}))?\b(?!\d)", lambda m, t: _month_day(_month_no(m[1]), int(m[2]), m[3], t)),
     (rf"\b(?:in|during) {_M}(?: (?:of )?(\d{{4}}))?\b", _named_month),
     (rf"\b(?:last|on) ({'|'.join(_WEEKDAYS)})\b", lambda m, t: _weekday(_WEEKDAYS.index(m[1].lower()), t)),
-    (rf"上(?:周|星期|礼拜)([{_CN_WEEKDAYS}天])", lambda m, t: _days(_monday(t) + timedelta(days=_CN_WEEKDAYS.index(m[1].replace("天", "日")) - 7), 1)),
-    (r"\blast week\b|上(?:个)?(?:周|星期|礼拜)(?![一二三四五六日天])", _last_week),
+    (rf"(?<!上)上(?:周|星期|礼拜)([{_CN_WEEKDAYS}天])", lambda m, t: _days(_monday(t) + timedelta(days=_CN_WEEKDAYS.index(m[1].replace("天", "日")) - 7), 1)),
+    (r"\blast week\b|(?<!上)上(?:个)?(?:周末?|星期|礼拜)(?![一二三四五六日天])", _last_week),
     (r"\bthis week\b|(?:这|本)(?:个)?(?:周|星期|礼拜)", lambda _, t: _days(_monday(t), 7)),
-    (r"\blast month\b|上个?月", lambda _, t: _month_before(t)),
+    (r"\blast month\b|(?<!上)上个?月", lambda _, t: _month_before(t)),
     (r"\bthis month\b|(?:这个|本)月", lambda _, t: _month(t.year, t.month)),
     (r"\blast year\b|去年", lambda _, t: (date(t.year - 1, 1, 1), date(t.year, 1, 1))),
     (r"\bthis year\b|今年", lambda _, t: (date(t.year, 1, 1), date(t.year + 1, 1, 1))),

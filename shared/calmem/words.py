@@ -14,6 +14,8 @@ from typing import Literal
 import regex
 import Stemmer
 
+from calmem.model import QueryToken
+
 Script = Literal["latin", "cjk", "other"]
 
 MAX_QUERY_WORDS = 62
@@ -174,7 +176,7 @@ _ENGLISH_STOP = frozenset(
     ]
 )
 _CJK_STOP = frozenset(
-    "的了吗呢吧啊呀嘛哦嗯是在有和与也都就还又很不没这那哪个些么什怎谁几多少为以于被把让给对从到过着得地之其而且或但如果"
+    "的了吗呢吧啊呀嘛哦嗯是在有和与也都就还又很不没这那哪个些么什怎谁几多少为以于被把让给对从到过着得地之其而且或但如果说"
 )
 _CJK_STOP_PAIRS = frozenset(
     [
@@ -271,9 +273,19 @@ def index_words(text: str) -> list[str]:
     return words
 
 
-def query_words(text: str) -> list[QueryWord]:
-    """The distinct words of a query, in order, at most 62; stop words only when there is nothing else."""
+def named(text: str, names: Iterable[str]) -> frozenset[str]:
+    """Those of the names whose words are all in the text."""
+    said = set(index_words(text))
+    return frozenset(name for name in names if (words := set(index_words(name))) and words <= said)
+
+
+def query_words(text: str, *, speakers: Iterable[str] = ()) -> list[QueryWord]:
+    """The distinct words of a query, in order, at most 62; stop words only when there is nothing else.
+
+    The names of `speakers` are left out, unless there is nothing else: who says somebody's name is mostly somebody else.
+    """
     folded = _fold(text)
+    names = {word for name in speakers for word in index_words(name)}
     weighted: dict[str, QueryWord] = {}
     for identifier in _identifiers(folded):
         weighted.setdefault(identifier, QueryWord(identifier, 2.0, "identifier"))
@@ -284,12 +296,20 @@ def query_words(text: str) -> list[QueryWord]:
     if _NAME_QUESTION.search(text):
         for word in _NAME_ANSWERS:
             weighted.setdefault(word, QueryWord(word, 1.0, "bigram" if len(word) == 2 else "stem"))
-    return list((weighted or stopped).values())[:MAX_QUERY_WORDS]
+    nameless = {word: one for word, one in weighted.items() if word not in names}
+    return list((nameless or weighted or stopped).values())[:MAX_QUERY_WORDS]
 
 
 def key_tokens(key: bytes, words: Iterable[str]) -> list[int]:
     """64-bit signed hashes of the words under a user's key (BLAKE2b): the same word differs between users."""
     return [_hash(key, word) for word in words]
+
+
+def query_tokens(key: bytes, words: Iterable[QueryWord]) -> list[QueryToken]:
+    """The words of a query as `key`'s postings have them."""
+    return [
+        QueryToken(token=_hash(key, one.word), weight=one.weight, identifier=one.kind == "identifier") for one in words
+    ]
 
 
 @lru_cache(maxsize=200_000)

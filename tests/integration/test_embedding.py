@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import fastembed
 import numpy as np
 import pytest
+from fastembed.common.model_management import ModelManagement
 
 from calmem import embedding
 from calmem.embedding import Embedder, bundled
@@ -25,7 +25,7 @@ TEXTS = ["The boiler is a Vaillant.", "", "Wo ist die Katze? " * 30, "文" * 40,
 
 @pytest.fixture(scope="module")
 def embedder(model_dir: Path) -> Embedder:
-    return embedding.load(Settings(data_dir=str(model_dir)))
+    return embedding.load(Settings(data_dir=str(model_dir), runtime="fastembed"))
 
 
 @pytest.fixture
@@ -95,11 +95,10 @@ def test_a_broken_directory_is_refused_by_the_file_s_name(copied: Path, file: st
 def test_where_nothing_can_be_downloaded_the_error_names_three_ways(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    class Offline(fastembed.TextEmbedding):  # type: ignore[misc] # fastembed has no types
-        def __init__(self, *_: object, **__: object) -> None:
-            raise ValueError("Could not load model from any source.")
+    def offline(*_: object, **__: object) -> None:
+        raise ValueError("Could not load model from any source.")
 
-    monkeypatch.setattr(fastembed, "TextEmbedding", Offline)
+    monkeypatch.setattr(ModelManagement, "download_model", offline)
     monkeypatch.setattr(bundled, "installed", lambda: False)
     with pytest.raises(ModelUnavailable) as caught:
         embedding.load(replace(Settings(), data_dir=str(tmp_path)))

@@ -197,8 +197,15 @@ def test_finish_keeps_the_chunks_that_record_wrote(memory: Memory, database: Dat
     before = execute(settings, "SELECT chunk_no, tokens FROM chunks ORDER BY chunk_no")
     token = uuid4()
     claims = fresh(database, token=token)
+    with database.connection() as conn:
+        loaded = tasks.load_unindexed(conn, claims, index_no=1)
+    vector = np.full(4, 0.5, dtype=np.float32)
+    stored = [
+        (claim, [NewChunk(span=span, chunk_no=no, vector=vector) for no, span in loaded[claim.message_no].chunks])
+        for claim in claims
+    ]
 
-    assert finish(database, token, [(claim, whole(claim)) for claim in claims]) == 5
+    assert finish(database, token, stored) == 5
 
     assert execute(settings, "SELECT chunk_no, tokens FROM chunks ORDER BY chunk_no") == before
     assert count(settings, "index_tasks") == 0

@@ -63,8 +63,8 @@ class OddModels(Models):
         super().__init__(settings)
         self._gate = gate
 
-    def for_index(self, index: SearchIndex) -> Embedder:
-        return OddEmbedder(super().for_index(index), self._gate)
+    def for_index(self, index: SearchIndex, *, wait_seconds: float | None = None) -> Embedder:
+        return OddEmbedder(super().for_index(index, wait_seconds=wait_seconds), self._gate)
 
 
 def main() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import get_args
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -9,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calmem import budget, ranking
-from calmem.model import Block, Budget, DenseHit, Fact, Item, Style, Tier, WordHit
+from calmem.model import Block, Budget, DenseHit, DenseHits, Fact, Item, Place, Style, Tier, WordHit, WordHits
+from calmem.ranking import Found
+from calmem.words import Script
 from tests.support.items import fact, item
 
 
@@ -17,8 +21,29 @@ def dense(**cosines: float) -> list[DenseHit]:
     return [DenseHit(chunk_no=int(no[1:]), cosine=cosine) for no, cosine in cosines.items()]
 
 
-def word(chunk_no: int, bm25: float) -> WordHit:
-    return WordHit(chunk_no=chunk_no, bm25=bm25, matched=(0,))
+def word(chunk_no: int, bm25: float, covered: float = 0.3) -> WordHit:
+    return WordHit(chunk_no=chunk_no, bm25=bm25, covered=covered)
+
+
+def apart(*chunk_nos: int) -> dict[int, Place]:
+    """Every chunk in a session of its own."""
+    return {no: Place(no, 1) for no in chunk_nos}
+
+
+def fuse(
+    dense: list[DenseHit], words: list[WordHit], places: dict[int, Place], script: Script = "latin"
+) -> list[Found]:
+    return ranking.fuse(
+        dense, words, places, weights=ranking.weights(script, understood=True), min_cosine=0.4, limit=100
+    )
+
+
+def rank(
+    items: list[Item], found: list[Found], *, speakers: frozenset[str] = frozenset(), latest_first: bool = False
+) -> list[Item]:
+    loaded = [(Place(int(one.session_id[1:]), one.seq), one) for one in items]
+    weights = ranking.weights("latin", understood=True)
+    return ranking.rank(loaded, found, weights=weights, speakers=speakers, latest_first=latest_first)
 
 
 def fit(
@@ -43,35 +68,114 @@ def fit(
 
 
 def test_a_hit_by_meaning_alone_needs_the_threshold_one_by_words_does_not() -> None:
-    fused = ranking.fuse(dense(c1=0.39, c2=0.41, c3=0.1), [word(3, 5.0)], script="latin", min_cosine=0.4)
-    assert {hit.chunk_no for hit in fused} == {2, 3}
-    assert ranking.fuse(dense(c1=0.39), [], script="latin", min_cosine=0.4) == []
+    found = fuse(dense(c1=0.39, c2=0.41, c3=0.1), [word(3, 5.0)], apart(1, 2, 3))
+    hits = {one.chunk_no: one.reasons for one in found if one.chunk_no is not None}
+    assert hits == {2: ("meaning",), 3: ("words",)}
+    assert fuse(dense(c1=0.39), [], apart(1)) == []
 
 
 def test_words_weigh_more_in_chinese() -> None:
-    hits = dense(c1=0.9), [word(2, 3.0)]
-    assert ranking.fuse(*hits, script="cjk", min_cosine=0.4)[0].chunk_no == 2
-    assert [h.score for h in ranking.fuse(*hits, script="latin", min_cosine=0.4)] == [0.5, 0.5]
+    hits = dense(c1=0.9), [word(2, 3.0)], apart(1, 2)
+    assert fuse(*hits, script="cjk")[0].chunk_no == 2
+    own = {one.chunk_no: one.own for one in fuse(*hits) if one.chunk_no}
+    assert own == {1: pytest.approx(0.5), 2: pytest.approx(0.5)}
 
 
 @given(st.permutations([1, 2, 3, 4]))
-def test_ties_are_settled_by_number(order: list[int]) -> None:
-    fused = ranking.fuse([], [word(no, 2.0) for no in order], script="latin", min_cosine=0.4)
-    assert [hit.chunk_no for hit in fused] == [1, 2, 3, 4]
+def test_ties_are_settled_by_place(order: list[int]) -> None:
+    found = fuse([], [word(no, 2.0) for no in order], apart(1, 2, 3, 4))
+    assert [hit.chunk_no for hit in found if hit.chunk_no] == [1, 2, 3, 4]
 
 
-def test_a_neighbour_comes_along_only_in_its_own_session() -> None:
+def test_the_answer_comes_along_with_its_question_only_in_its_own_session() -> None:
     items = [item("question", seq=1), item("answer", seq=2), item("other", seq=3, session="s2")]
-    fused = ranking.fuse([], [word(1, 2.0)], script="latin", min_cosine=0.4)
-    ranked = ranking.spread(items, fused, latest_first=False)
-    assert [(one.text, one.reasons) for one in ranked] == [("question", ("words",)), ("answer", ("neighbour",))]
-    assert ranking.spread(items, [], latest_first=False) == []
+    found = fuse([], [word(1, 2.0)], {1: Place(1, 1)})
+    assert [(one.text, one.reasons) for one in rank(items, found)] == [
+        ("question", ("words",)),
+        ("answer", ("beside",)),
+    ]
+    assert rank(items, []) == []
+
+
+def test_a_hit_without_a_place_is_left_out() -> None:
+    assert fuse(dense(c1=0.9), [word(2, 1.0)], {}) == []
 
 
 def test_latest_first_orders_the_relevant_by_time() -> None:
     items = [item("new", seq=30), item("old", seq=10), item("beside the point", seq=50)]
-    fused = ranking.fuse([], [word(10, 2.0), word(30, 1.5), word(50, 0.1)], script="latin", min_cosine=0.4)
-    assert [one.text for one in ranking.spread(items, fused, latest_first=True)] == ["new", "old", "beside the point"]
+    places = {no: Place(1, no) for no in (10, 30, 50)}
+    found = fuse([], [word(10, 2.0), word(30, 1.5), word(50, 0.1)], places)
+    assert [one.text for one in rank(items, found, latest_first=True)] == ["new", "old", "beside the point"]
+
+
+def test_who_is_named_comes_first_of_two_who_say_the_same() -> None:
+    items = [item("I like tea", seq=1, name="Ben"), item("I like tea", seq=1, session="s2", name="Ada")]
+    items[1] = replace(items[1], chunk_no=2)
+    found = fuse([], [word(1, 2.0), word(2, 2.0)], {1: Place(1, 1), 2: Place(2, 1)})
+    assert [one.name for one in rank(items, found)] == ["Ben", "Ada"]
+    ranked = rank(items, found, speakers=frozenset({"Ada"}))
+    assert [(one.name, "speaker" in one.reasons) for one in ranked] == [("Ada", True), ("Ben", False)]
+
+
+def test_a_question_says_less_than_a_statement() -> None:
+    items = [item("Do you like green tea?", seq=1), item("We do like green tea..", seq=1, session="s2", chunk_no=2)]
+    found = fuse([], [word(1, 2.0), word(2, 2.0)], {1: Place(1, 1), 2: Place(2, 1)})
+    assert [one.text for one in rank(items, found)] == ["We do like green tea..", "Do you like green tea?"]
+
+
+def about(hits: DenseHits, words: WordHits, script: Script = "latin") -> bool:
+    return ranking.is_about(hits, words, script=script, min_cosine=0.4)
+
+
+@pytest.mark.parametrize(
+    ("cosine", "covered", "expected"),
+    [
+        (0.46, 0.0, True),  # near by meaning alone
+        (0.42, 0.0, False),
+        (0.42, 0.3, True),  # 0.42 + 0.15 * 0.3 = 0.465, and 0.45 is enough
+        (0.1, 0.49, False),
+        (0.1, 0.5, True),  # half of the query's words
+    ],
+)
+def test_the_best_hit_decides_whether_a_query_is_about_this_memory(
+    cosine: float, covered: float, expected: bool
+) -> None:
+    words = WordHits(hits=[word(1, 1.0, covered)], known=1.0)
+    assert about(DenseHits(hits=dense(c1=cosine)), words) is expected
+
+
+def test_an_identifier_is_always_about_this_memory() -> None:
+    words = WordHits(hits=[replace(word(1, 1.0, 0.1), identifier=True)], known=0.1)
+    for script in get_args(Script):
+        assert about(DenseHits(hits=dense(c1=0.1)), words, script)
+
+
+def test_words_of_a_message_without_its_vector_yet_count_more() -> None:
+    words = WordHits(hits=[word(1, 1.0, 0.2)], known=1.0)
+    for complete in (True, False):
+        assert about(DenseHits(hits=dense(c2=0.1), complete=complete), words) is complete
+
+
+def test_in_chinese_the_words_the_user_ever_used_decide_where_the_model_knows_none() -> None:
+    for known, understood, expected in ((0.31, False, False), (0.32, False, True), (0.31, True, True)):
+        words = WordHits(hits=[word(1, 1.0, 0.1)], known=known)
+        assert about(DenseHits(hits=dense(c1=0.9), understood=understood), words, "cjk") is expected
+
+
+def test_meaning_weighs_less_where_the_model_knows_few_of_the_words() -> None:
+    for script in get_args(Script):
+        knows, guesses = (ranking.weights(script, understood=yes) for yes in (True, False))
+        assert 0 < guesses.meaning < knows.meaning
+        assert replace(guesses, meaning=knows.meaning) == knows
+
+
+def test_without_k_short_items_go_before_a_long_one_that_says_no_more() -> None:
+    long = replace(item("word " * 100, seq=1), score=0.50)
+    short = [replace(item(f"short {n}", seq=n), score=0.49) for n in range(2, 6)]
+    _, chosen = fit([long, *short], block=100)
+    assert [one.text for one in chosen[1:]] == [one.text for one in short]
+    assert chosen[0].text == long.text[: len(chosen[0].text)] != long.text
+    assert fit([long, *short], k=1)[1] == [long]
 
 
 TEXTS = st.lists(st.text(min_size=1, max_size=400).filter(str.strip), max_size=8)

@@ -16,7 +16,7 @@ from calmem import metrics
 from calmem.chunking import chunk
 from calmem.embedding import Embedder, embedding_text, probe
 from calmem.errors import CalmemError, TransientError
-from calmem.model import Claim, Lane, NewChunk, SearchIndex, Span
+from calmem.model import Claim, Lane, NewChunk, SearchIndex, Unindexed
 from calmem.models import Models
 from calmem.queueing import WakeUps
 from calmem.settings import Settings
@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 # Contents held at once: that many bytes, or one message.
 GROUP_BYTES = 262_144
-# Texts embedded between two looks at the lease.
-SLICE_TEXTS = 32
+# Characters embedded between two looks at the lease: a second or two on one core.
+SLICE_CHARS = 32_768
 # A worker that cannot reach the database tries again after this, doubled up to the second number.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _ERROR_CHARS = 500
@@ -167,10 +167,10 @@ class Drainer:
             return 0
 
     def _index_together(self, group: Sequence[Claim], index: SearchIndex, embedder: Embedder, lease: _Lease) -> int:
-        contents = self._persist(lambda conn: tasks.load_contents(conn, group))
-        alive = [claim for claim in group if claim.message_no in contents]
-        cut = [(claim, _cut(claim, contents[claim.message_no], index, embedder)) for claim in alive]
-        results = _embed(cut, contents, embedder, lease)
+        loaded = self._persist(lambda conn: tasks.load_unindexed(conn, group, index_no=index.index_no))
+        alive = [(claim, loaded[claim.message_no]) for claim in group if claim.message_no in loaded]
+        cut = [(claim, message.content, _cut(claim, message, index, embedder)) for claim, message in alive]
+        results = _embed(cut, embedder, lease)
         return self._persist(
             lambda conn: tasks.finish(conn, token=lease.token, index_no=index.index_no, results=results)
         )
@@ -247,8 +247,10 @@ def _groups(claims: Sequence[Claim]) -> Iterator[list[Claim]]:
         yield group
 
 
-def _cut(claim: Claim, content: str, index: SearchIndex, embedder: Embedder) -> list[Span]:
-    return chunk(
+def _cut(claim: Claim, message: Unindexed, index: SearchIndex, embedder: Embedder) -> list[NewChunk]:
+    """The message's chunks within the model's window; those that `record` wrote where they are the same."""
+    content = message.content
+    spans = chunk(
         content,
         own_text(content),
         chunk_chars=index.chunk_chars,
@@ -256,32 +258,41 @@ def _cut(claim: Claim, content: str, index: SearchIndex, embedder: Embedder) -> 
         pieces=lambda text: embedder.count_pieces(embedding_text(claim.name, text)),
         max_pieces=embedder.max_pieces,
     )
+    if spans == [span for _, span in message.chunks]:
+        return [NewChunk(span=span, chunk_no=chunk_no) for chunk_no, span in message.chunks]
+    return [
+        NewChunk(span=span, tokens=key_tokens(claim.user_key, index_words(content[span.start : span.end])))
+        for span in spans
+    ]
 
 
 def _embed(
-    cut: Sequence[tuple[Claim, Sequence[Span]]], contents: dict[int, str], embedder: Embedder, lease: _Lease
+    cut: Sequence[tuple[Claim, str, Sequence[NewChunk]]], embedder: Embedder, lease: _Lease
 ) -> list[tuple[Claim, list[NewChunk]]]:
-    """Every chunk of these messages with its words and vector; short ones beside short ones."""
-    pending = [
-        (claim, place, embedding_text(claim.name, contents[claim.message_no][span.start : span.end]))
-        for claim, spans in cut
-        for place, span in enumerate(spans)
+    """Every chunk of these messages with its vector; short ones beside short ones."""
+    chunks = {claim.message_no: list(pieces) for claim, _, pieces in cut}
+    waiting = [
+        (claim.message_no, place, embedding_text(claim.name, content[piece.span.start : piece.span.end]))
+        for claim, content, pieces in cut
+        for place, piece in enumerate(pieces)
     ]
-    pending.sort(key=lambda p: len(p[2]))
-    chunks: dict[int, list[NewChunk]] = {
-        claim.message_no: [
-            NewChunk(
-                span=span,
-                tokens=key_tokens(claim.user_key, index_words(contents[claim.message_no][span.start : span.end])),
-            )
-            for span in spans
-        ]
-        for claim, spans in cut
-    }
-    for first in range(0, len(pending), SLICE_TEXTS):
-        part = pending[first : first + SLICE_TEXTS]
+    waiting.sort(key=lambda w: len(w[2]))
+    for part in _slices(waiting):
         vectors = embedder.embed([text for _, _, text in part])
-        for (claim, place, _), vector in zip(part, vectors, strict=True):
-            chunks[claim.message_no][place] = replace(chunks[claim.message_no][place], vector=vector)
+        for (message_no, place, _), vector in zip(part, vectors, strict=True):
+            chunks[message_no][place] = replace(chunks[message_no][place], vector=vector)
         lease.keep()
-    return [(claim, chunks[claim.message_no]) for claim, _ in cut]
+    return [(claim, chunks[claim.message_no]) for claim, _, _ in cut]
+
+
+def _slices(waiting: Sequence[tuple[int, int, str]]) -> Iterator[list[tuple[int, int, str]]]:
+    part: list[tuple[int, int, str]] = []
+    chars = 0
+    for one in waiting:
+        if part and chars + len(one[2]) > SLICE_CHARS:
+            yield part
+            part, chars = [], 0
+        part.append(one)
+        chars += len(one[2])
+    if part:
+        yield part

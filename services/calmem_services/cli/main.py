@@ -7,7 +7,7 @@ import sys
 import click
 
 from calmem.errors import CalmemError, InvalidInput
-from calmem_services.cli import data, evaluate, operate, processes
+from calmem_services.cli import data, evaluate, models, operate, processes
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -24,6 +24,7 @@ for command in (
     *operate.COMMANDS,
     *data.COMMANDS,
     evaluate.evaluate,
+    models.model,
 ):
     cli.add_command(command)
 

@@ -23,7 +23,7 @@ ROLE: Schema = {"enum": ["user", "assistant", "tool", "system"]}
 _PART: Schema = {
     "type": "object",
     "required": ["type"],
-    "properties": {"type": {"type": "string", "minLength": 1}, "text": TEXT},
+    "properties": {"type": {"type": "string", "minLength": 1}, "text": {"anyOf": [TEXT, {"type": "null"}]}},
     "examples": [{"type": "text", "text": "Hello"}],
 }
 _PARTS: Schema = {"type": "array", "items": {"anyOf": [TEXT, _PART]}, "description": "parts as chat APIs send them"}

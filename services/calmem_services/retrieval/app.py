@@ -63,15 +63,15 @@ def create_app(settings: Settings) -> FastAPI:
     facts = Facts(database)
     users = Users(database)
 
-    def model_check() -> None:
+    def model_check(wait_seconds: float | None = 1.0) -> None:
         with database.connection(1.0) as conn:
             index = indexes.active_index(conn)
-        models.for_index(index)
+        models.for_index(index, wait_seconds=wait_seconds)
 
     def warm() -> None:
         # Loaded before the first recall asks for it; without a database yet, /readyz and recall try again.
         with suppress(CalmemError):
-            model_check()
+            model_check(None)
 
     @contextmanager
     def resources() -> Iterator[None]:

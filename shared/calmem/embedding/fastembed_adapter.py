@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +19,33 @@ SLICE_TEXTS = 1_024
 
 
 class FastembedEmbedder:
-    """One ONNX model run by fastembed. Safe to share between threads."""
+    """One ONNX model run by fastembed. Safe to share between threads.
 
-    def __init__(self, name: str, directory: Path, *, threads: int) -> None:
+    `open_session` opens the model's file in another runtime than onnxruntime; what it returns answers to `run` and
+    `get_inputs` as onnxruntime's session does. Word pieces, pooling and unit length stay fastembed's.
+    """
+
+    def __init__(
+        self, name: str, directory: Path, *, threads: int, open_session: Callable[[Path], Any] | None = None
+    ) -> None:
         # Imported here: it takes a second, and a process that only records never needs it.
         from tokenizers import Tokenizer
 
         self.name = name
-        self._model = _open(name, directory, threads)
+        self._model = _open(name, directory, threads, open_session)
         # The limit that fastembed cuts at, whichever of its files it came from.
         self.max_pieces = int(self._model.model.tokenizer.truncation["max_length"])
         self._counter = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._counter.no_padding()
         self._counter.no_truncation()
+        self._unknown = _unknown_piece(json.loads(self._counter.to_str()))
         self.dimension = len(self.embed_query("dimension"))
 
     def count_pieces(self, text: str) -> int:
         return len(self._counter.encode(text).ids)
+
+    def count_unknown(self, text: str) -> int:
+        return self._counter.encode(text, add_special_tokens=False).tokens.count(self._unknown)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
@@ -71,6 +81,14 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return unit
 
 
+def _unknown_piece(tokenizer: dict[str, Any]) -> str:
+    """What a tokenizer writes for what it does not know; WordPiece names it, Unigram gives its place in the vocabulary."""
+    model = tokenizer["model"]
+    if model.get("unk_id") is not None:
+        return str(model["vocab"][model["unk_id"]][0])
+    return str(model.get("unk_token"))
+
+
 def _check_json(directory: Path) -> None:
     for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         path = directory / file
@@ -82,7 +100,7 @@ def _check_json(directory: Path) -> None:
             raise ModelUnavailable(f"{path} is damaged: it is not JSON") from exc
 
 
-def _open(name: str, directory: Path, threads: int) -> Any:
+def _open(name: str, directory: Path, threads: int, open_session: Callable[[Path], Any] | None) -> Any:
     _check_json(directory)
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
@@ -98,7 +116,14 @@ def _open(name: str, directory: Path, threads: int) -> Any:
             model_file="model.onnx",
         )
     try:
-        return TextEmbedding(name, specific_model_path=str(directory), threads=threads or None)
+        if open_session is None:
+            return TextEmbedding(name, specific_model_path=str(directory), threads=threads or None)
+        model = TextEmbedding(name, specific_model_path=str(directory), lazy_load=True)
+        model.token_count("")  # loads the tokenizer, and no session of onnxruntime's
+        model.model.model = open_session(directory / model.model.model_description.model_file)
+        return model
+    except ModelUnavailable:
+        raise
     # onnxruntime has no public root of its errors; whatever it raises here means that the file is no good.
     except Exception as exc:
         raise ModelUnavailable(f"{directory / 'model.onnx'} cannot be loaded: it is damaged or no ONNX model") from exc

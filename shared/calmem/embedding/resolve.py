@@ -1,15 +1,20 @@
-"""Finding the model: an explicit directory, the bundled one, fastembed's own download."""
+"""Finding the model: an explicit directory, one that a package brings, fastembed's own download."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from calmem.embedding import bundled
+import structlog
+
+from calmem.embedding import bundled, openvino_adapter, use_adapter
 from calmem.embedding.fastembed_adapter import FastembedEmbedder
 from calmem.embedding.protocol import Embedder
-from calmem.errors import ModelUnavailable
+from calmem.errors import InvalidInput, ModelUnavailable
 from calmem.settings import Settings
 
+log = structlog.get_logger()
+
+RUNTIMES = ("auto", "fastembed", "openvino")
 FILES = ("model.onnx", "config.json", "tokenizer.json", "tokenizer_config.json")
 
 _HOW = (
@@ -26,15 +31,38 @@ _HOW = (
 def load(settings: Settings, model: str | None = None) -> Embedder:
     """The embedder of `model` (default: the setting). Raises ModelUnavailable with what to do.
 
-    In this order: the directory `model_path`; the bundled model, if it is that one; fastembed's download.
+    In this order: the directory `model_path`; the model that a package brings, if it is one of those; fastembed's download.
+    Raises InvalidInput for an unknown `runtime`.
     """
+    if settings.runtime not in RUNTIMES:
+        raise InvalidInput("CALMEM_RUNTIME", f"must be one of {', '.join(RUNTIMES)}")
+    if settings.runtime == "openvino" and not openvino_adapter.installed():
+        raise ModelUnavailable("CALMEM_RUNTIME is openvino, which is not installed: pip install 'calmem[openvino]'")
     name = model or settings.model
-    threads = settings.embed_threads
+    if name == use_adapter.MODEL and not settings.model_path:
+        return use_adapter.UseEmbedder(threads=settings.embed_threads)
+    return _run(name, _directory(name, settings), settings)
+
+
+def _directory(name: str, settings: Settings) -> Path:
     if settings.model_path:
-        return FastembedEmbedder(name, _checked(Path(settings.model_path).expanduser()), threads=threads)
+        return _checked(Path(settings.model_path).expanduser())
     if name == bundled.MODEL and bundled.installed():
-        return FastembedEmbedder(name, bundled.prepare(settings.data_path / "models"), threads=threads)
-    return FastembedEmbedder(name, _download(name, settings.data_path / "models"), threads=threads)
+        return bundled.prepare(settings.data_path / "models")
+    return _download(name, settings.data_path / "models")
+
+
+def _run(name: str, directory: Path, settings: Settings) -> Embedder:
+    threads = settings.embed_threads
+    if settings.runtime == "openvino":
+        return openvino_adapter.OpenvinoEmbedder(name, directory, threads=threads)
+    if settings.runtime == "auto" and openvino_adapter.installed() and openvino_adapter.has_bf16():
+        try:
+            return openvino_adapter.OpenvinoEmbedder(name, directory, threads=threads)
+        except ModelUnavailable as exc:
+            # OpenVINO knows fewer graphs than onnxruntime; a file that is no good at all fails again below.
+            log.warning("openvino_cannot_run_model", model=name, error=str(exc.__cause__ or exc))
+    return FastembedEmbedder(name, directory, threads=threads)
 
 
 def _checked(directory: Path) -> Path:
@@ -48,12 +76,15 @@ def _checked(directory: Path) -> Path:
 def _download(name: str, cache: Path) -> Path:
     from fastembed import TextEmbedding
 
-    described = [m for m in TextEmbedding.list_supported_models() if m["model"].lower() == name.lower()]
-    if not described:
+    known = ((kind, m) for kind in TextEmbedding.EMBEDDINGS_REGISTRY for m in kind._list_supported_models())
+    found = next(((kind, described) for kind, described in known if described.model.lower() == name.lower()), None)
+    if found is None:
         raise ModelUnavailable(f"fastembed does not know the model {name!r}. {_HOW}")
+    kind, described = found
+    cache.mkdir(parents=True, exist_ok=True)
     try:
-        model = TextEmbedding(name, cache_dir=str(cache), lazy_load=True)
+        # Its own three attempts sleep for 39 seconds; whoever starts this process tries again.
+        return Path(kind.download_model(described, str(cache), retries=1))
     # The hub's client, its sources and the file system each fail in their own way; all mean: not to be had here.
     except Exception as exc:
         raise ModelUnavailable(f"the model {name!r} cannot be downloaded here. {_HOW}") from exc
-    return Path(model.model._model_dir)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calmem.model import DenseHit, Item, WordHit
+from calmem import cosine
+from calmem.model import DenseHit, Item, Place, QueryToken, WordHit, WordHits
 from calmem.storage.indexes import vector_literal
 from calmem.storage.pool import Connection
+from calmem.storage.vectors import parse_halves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,111 +73,196 @@ def hidden_by_id(conn: Connection, user_no: int, session_no: int, message_ids: S
     return [no for (no,) in conn.execute(_HIDDEN_IDS, (user_no, session_no, list(message_ids)))]
 
 
-# Index-only: `vectors_scan` covers user, index, chunk and the vector itself (docs/decisions/exact-scan.md).
+# Index-only: `vectors_scan` covers user, index, chunk and the vector itself (docs/decisions/0001-exact-scan.md).
 _DENSE = """
-SELECT v.chunk_no, -(v.embedding <#> %(query)s::halfvec) AS cosine
+SELECT v.chunk_no, -(v.embedding <#> %(query)s::halfvec), v.embedding
 FROM vectors v
 WHERE v.user_no = %(user_no)s AND v.index_no = %(index_no)s {where}
-ORDER BY v.embedding <#> %(query)s::halfvec LIMIT %(limit)s
 """
+_NEAREST = "ORDER BY v.embedding <#> %(query)s::halfvec, v.chunk_no LIMIT %(limit)s"
+_CROWD = "AND v.embedding <#> %(query)s::halfvec <= -(%(floor)s::float8)"
 _DENSE_HIDDEN = "AND v.chunk_no <> ALL(%(hidden)s::bigint[])"
 _DENSE_NARROWED = """AND v.chunk_no IN (
     SELECT c.chunk_no FROM chunks c WHERE c.user_no = %(user_no)s AND c.index_no = %(index_no)s {where})"""
 
 
-def dense_sql(scope: Scope) -> str:
+def dense_sql(scope: Scope, end: str = _NEAREST) -> str:
     """The statement of `dense` for this scope, so that a test can ask for its plan."""
     if scope.narrowed:
-        return _DENSE.format(where=_DENSE_NARROWED.format(where=scope.where("c")))
-    return _DENSE.format(where=_DENSE_HIDDEN if scope.hidden else "")
+        return _DENSE.format(where=_DENSE_NARROWED.format(where=scope.where("c"))) + end
+    return _DENSE.format(where=_DENSE_HIDDEN if scope.hidden else "") + end
 
 
 def dense(conn: Connection, scope: Scope, query: NDArray[np.float32], limit: int) -> list[DenseHit]:
-    """The `limit` nearest chunks by cosine, exactly: every vector in scope is compared.
+    """The `limit` nearest chunks by cosine, exactly: every vector in scope is compared; ties by chunk_no.
 
-    `query`: (dimension,), unit length. Cosine is the inner product, since stored vectors are unit length too.
+    `query`: (dimension,), unit length. Cosine is the inner product, since stored vectors are unit length too. Postgres
+    orders by half precision of the query and sums in float32; what may belong to the best is compared again exactly.
     """
-    values = {**scope.values(), "query": vector_literal(query), "limit": limit}
-    return [DenseHit(chunk_no=no, cosine=cosine) for no, cosine in conn.execute(dense_sql(scope).encode(), values)]
+    values = {**scope.values(), "query": vector_literal(query), "limit": limit + cosine.MARGIN}
+    error = float(np.linalg.norm(query - query.astype(np.float16))) * 1.001 + cosine.sum_error(len(query))
+    with conn.cursor(binary=True) as cursor:
+        rows = cursor.execute(dense_sql(scope).encode(), values).fetchall()
+        found = _compare(rows, query, limit)
+        full = len(rows) == limit + cosine.MARGIN
+        if full and rows[-1][1] + error >= found[-1].cosine:
+            # So many alike (the same text again and again) that one left out may be as near as the last one taken.
+            values["floor"] = found[-1].cosine - error
+            rows = cursor.execute(dense_sql(scope, _CROWD).encode(), values).fetchall()
+            found = _compare(rows, query, limit)
+    return found
+
+
+def _compare(rows: Sequence[tuple[Any, ...]], query: NDArray[np.float32], limit: int) -> list[DenseHit]:
+    halves = parse_halves([row[2] for row in rows], len(query))
+    return cosine.best(np.array([row[0] for row in rows], np.int64), cosine.exact(halves, query), limit)
 
 
 # BM25 (Robertson and Zaragoza 2009, k1 = 1.2, b = 0.75, idf as in Lucene, never negative) over the rows that match.
 # The inner join sees only the hash, so that GIN is the one way in; the user is checked outside of it.
 # A word in `common` chunks or more says little and costs most: it counts only when the query has no rarer one.
+# What share of the query a chunk covers goes by idf too, among `others` more chunks that have none of its words: in a
+# history of three messages every word would be common.
 # float8 throughout: numeric made the sums three times as slow.
 _WORDS = """
 WITH size AS MATERIALIZED (
     SELECT count(*)::float8 AS n, greatest(avg(n_tokens), 1)::float8 AS mean
     FROM chunks WHERE user_no = %(user_no)s AND index_no = %(index_no)s
+), query AS MATERIALIZED (
+    SELECT * FROM unnest(%(tokens)s::bigint[], %(weights)s::float8[], %(identifiers)s::boolean[])
+        WITH ORDINALITY AS q(token, weight, identifier, i)
 ), hit AS MATERIALIZED (
-    SELECT q.i, q.weight, c.chunk_no, c.n_tokens::float8 AS n_tokens,
+    SELECT q.i, q.weight, q.identifier, c.chunk_no, c.n_tokens::float8 AS n_tokens,
            cardinality(array_positions(c.tokens, q.token))::float8 AS tf
-    FROM unnest(%(tokens)s::bigint[], %(weights)s::float8[]) WITH ORDINALITY AS q(token, weight, i)
-    CROSS JOIN LATERAL (
+    FROM query q CROSS JOIN LATERAL (
         SELECT * FROM chunks WHERE tokens @> ARRAY[q.token] {where} LIMIT %(common)s
     ) AS c
     WHERE c.user_no = %(user_no)s AND c.index_no = %(index_no)s
+), counted AS MATERIALIZED (
+    SELECT i, count(*)::float8 AS df FROM hit GROUP BY i
 ), idf AS MATERIALIZED (
     SELECT c.i, ln(1 + (size.n - c.df + 0.5::float8) / (c.df + 0.5::float8)) AS idf, size.mean
-    FROM (SELECT i, count(*)::float8 AS df FROM hit GROUP BY i) AS c CROSS JOIN size
-    WHERE c.df < %(common)s OR NOT EXISTS (SELECT 1 FROM hit GROUP BY i HAVING count(*) < %(common)s)
+    FROM counted AS c CROSS JOIN size
+    WHERE c.df < %(common)s OR NOT EXISTS (SELECT 1 FROM counted WHERE df < %(common)s)
+), telling AS MATERIALIZED (
+    SELECT idf.i, query.weight * ln(1 + (size.n + %(others)s - c.df + 0.5::float8) / (c.df + 0.5::float8)) AS mass
+    FROM idf JOIN counted AS c USING (i) JOIN query USING (i) CROSS JOIN size
+), mass AS MATERIALIZED (
+    SELECT (SELECT sum(telling.mass) FROM telling) AS known,
+           (SELECT coalesce(sum(query.weight), 0) * ln(2 * (size.n + %(others)s) + 2) FROM query
+            WHERE NOT EXISTS (SELECT 1 FROM counted WHERE counted.i = query.i)) AS unknown
+    FROM size
 )
 SELECT hit.chunk_no,
        sum(hit.weight * idf.idf * hit.tf * 2.2::float8
            / (hit.tf + 0.3::float8 + 0.9::float8 * hit.n_tokens / idf.mean)) AS bm25,
-       bit_or(1::bigint << (hit.i - 1)::int)
-FROM hit JOIN idf USING (i)
-GROUP BY hit.chunk_no ORDER BY bm25 DESC, hit.chunk_no LIMIT %(limit)s
+       sum(telling.mass) / (mass.known + mass.unknown), bool_or(hit.identifier), mass.known / (mass.known + mass.unknown)
+FROM hit JOIN idf USING (i) JOIN telling USING (i) CROSS JOIN mass
+GROUP BY hit.chunk_no, mass.known, mass.unknown ORDER BY bm25 DESC, hit.chunk_no LIMIT %(limit)s
 """
-# One bit of a bigint per token of the query.
-MAX_TOKENS = 62
 COMMON = 5_000
+_OTHERS = 100.0
 
 
-def words(conn: Connection, scope: Scope, tokens: Sequence[int], weights: Sequence[float], limit: int) -> list[WordHit]:
-    """The `limit` best chunks by BM25 over the query's keyed tokens (one weight each; the first 62 count)."""
-    tokens, weights = tokens[:MAX_TOKENS], weights[:MAX_TOKENS]
-    values = {**scope.values(), "tokens": list(tokens), "weights": list(weights), "limit": limit, "common": COMMON}
-    rows = conn.execute(_WORDS.format(where=scope.where("chunks")).encode(), values)
-    return [
-        WordHit(chunk_no=no, bm25=bm25, matched=tuple(i for i in range(len(tokens)) if bits >> i & 1))
-        for no, bm25, bits in rows
-    ]
+def words(conn: Connection, scope: Scope, asked: Sequence[QueryToken], limit: int) -> WordHits:
+    """The `limit` best chunks by BM25 over the query's distinct tokens."""
+    values = {
+        **scope.values(),
+        "tokens": [one.token for one in asked],
+        "weights": [one.weight for one in asked],
+        "identifiers": [one.identifier for one in asked],
+        "limit": limit,
+        "common": COMMON,
+        "others": _OTHERS,
+    }
+    rows = conn.execute(_WORDS.format(where=scope.where("chunks")).encode(), values).fetchall()
+    return WordHits(
+        hits=[
+            WordHit(chunk_no=no, bm25=bm25, covered=covered, identifier=identifier)
+            for no, bm25, covered, identifier, _ in rows
+        ],
+        known=rows[0][4] if rows else 0.0,
+    )
 
 
-# A hit with the first piece of the messages around it. The neighbours obey the scope like the hits do.
+_PLACES = """
+SELECT chunk_no, session_no, seq FROM chunks WHERE user_no = %s AND index_no = %s AND chunk_no = ANY(%s::bigint[])
+"""
+
+
+def places(conn: Connection, scope: Scope, chunk_nos: Sequence[int]) -> dict[int, Place]:
+    """Where the messages of these chunks stand, by chunk_no."""
+    rows = conn.execute(_PLACES, (scope.user_no, scope.index_no, list(chunk_nos)))
+    return {no: Place(session_no, seq) for no, session_no, seq in rows}
+
+
+# A loose scan of the names in `messages_names`: its cost follows the number of names, not of messages.
+_SPEAKERS = """
+WITH RECURSIVE one AS (
+    (SELECT name, 1 AS n FROM messages WHERE user_no = %(user_no)s AND name IS NOT NULL ORDER BY name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT m.name FROM messages m WHERE m.user_no = %(user_no)s AND m.name > one.name ORDER BY m.name LIMIT 1), n + 1
+    FROM one WHERE one.name IS NOT NULL AND n < %(limit)s
+)
+SELECT name FROM one WHERE name IS NOT NULL
+"""
+MOST_SPEAKERS = 50
+
+
+def speakers(conn: Connection, user_no: int) -> list[str]:
+    """The names of who spoke in the user's sessions, the first 50."""
+    return [name for (name,) in conn.execute(_SPEAKERS, {"user_no": user_no, "limit": MOST_SPEAKERS})]
+
+
+# The messages beside a hit come with their first piece; they obey the scope like the hits do.
 _LOAD = """
-SELECT DISTINCT ON (s.session_no, c.seq, c.start_char, c.chunk_no)
-       c.chunk_no, m.message_id, s.session_id, c.seq, m.role, m.name, m.created_at, c.start_char, c.end_char,
+WITH wanted AS MATERIALIZED (
+    SELECT chunk_no FROM unnest(%(chunk_nos)s::bigint[]) AS h(chunk_no)
+    UNION
+    SELECT c.chunk_no FROM unnest(%(sessions)s::bigint[], %(seqs)s::bigint[]) AS p(session_no, seq)
+    JOIN chunks c ON c.user_no = %(user_no)s AND c.session_no = p.session_no AND c.seq = p.seq
+        AND c.index_no = %(index_no)s AND c.start_char = 0
+)
+SELECT c.session_no, c.chunk_no, m.message_id, s.session_id, c.seq, m.role, m.name, m.created_at, c.start_char, c.end_char,
        substr(m.content, c.start_char + 1, c.end_char - c.start_char)
-FROM chunks h
-JOIN chunks c ON c.user_no = h.user_no AND c.session_no = h.session_no AND c.seq BETWEEN h.seq - %(reach)s AND h.seq + %(reach)s
-    AND c.index_no = h.index_no AND (c.chunk_no = h.chunk_no OR (c.seq <> h.seq AND c.start_char = 0))
+FROM wanted w
+JOIN chunks c ON c.user_no = %(user_no)s AND c.index_no = %(index_no)s AND c.chunk_no = w.chunk_no
 JOIN messages m ON m.user_no = c.user_no AND m.message_no = c.message_no
 JOIN sessions s ON s.user_no = c.user_no AND s.session_no = c.session_no
-WHERE h.user_no = %(user_no)s AND h.index_no = %(index_no)s AND h.chunk_no = ANY(%(chunk_nos)s::bigint[]) {where}
-ORDER BY s.session_no, c.seq, c.start_char, c.chunk_no
+WHERE true {where}
+ORDER BY c.session_no, c.seq, c.start_char, c.chunk_no
 """
 
 
-def load_items(conn: Connection, scope: Scope, chunk_nos: Sequence[int], *, reach: int) -> list[Item]:
-    """The chunks with their text, and the neighbours up to `reach` messages away; not scored, by session and seq."""
-    values = {**scope.values(), "chunk_nos": list(chunk_nos), "reach": reach}
-    rows = conn.execute(_LOAD.format(where=scope.where("c")).encode(), values)
+def load_items(
+    conn: Connection, scope: Scope, chunk_nos: Sequence[int], beside: Sequence[Place]
+) -> list[tuple[Place, Item]]:
+    """The chunks, and the first piece of the messages at the places `beside`, with their text; not scored."""
+    values = {
+        **scope.values(),
+        "chunk_nos": list(chunk_nos),
+        "sessions": [place.session_no for place in beside],
+        "seqs": [place.seq for place in beside],
+    }
     return [
-        Item(
-            chunk_no=chunk_no,
-            message_id=message_id,
-            session_id=session_id,
-            seq=seq,
-            role=role,
-            name=name,
-            created_at=created_at,
-            start=start,
-            end=end,
-            text=text,
+        (
+            Place(session_no, seq),
+            Item(
+                chunk_no=chunk_no,
+                message_id=message_id,
+                session_id=session_id,
+                seq=seq,
+                role=role,
+                name=name,
+                created_at=created_at,
+                start=start,
+                end=end,
+                text=text,
+            ),
         )
-        for chunk_no, message_id, session_id, seq, role, name, created_at, start, end, text in rows
+        for session_no, chunk_no, message_id, session_id, seq, role, name, created_at, start, end, text in conn.execute(
+            _LOAD.format(where=scope.where("c")).encode(), values
+        )
     ]
 
 

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import cast
 from uuid import UUID
 
-from calmem.model import Claim, FailedMessage, Lane, NewChunk, QueueState
+from calmem.model import Claim, FailedMessage, Lane, NewChunk, QueueState, Span, Unindexed
 from calmem.storage.indexes import vector_literal
 from calmem.storage.pool import Connection
 
@@ -140,14 +140,27 @@ def give_back(conn: Connection, *, token: UUID) -> int:
 _CONTENTS = """
 SELECT message_no, content FROM messages WHERE (user_no, message_no) IN (SELECT * FROM unnest(%s::bigint[], %s::bigint[]))
 """
+_SPANS = """
+SELECT message_no, chunk_no, start_char, end_char FROM chunks
+WHERE (user_no, message_no) IN (SELECT * FROM unnest(%s::bigint[], %s::bigint[])) AND index_no = %s
+ORDER BY message_no, start_char, chunk_no
+"""
 
 
-def load_contents(conn: Connection, claims: Sequence[Claim]) -> dict[int, str]:
-    """Contents by message_no; a message deleted meanwhile is missing."""
-    rows = conn.execute(_CONTENTS, ([c.user_no for c in claims], [c.message_no for c in claims]))
-    return dict(cast("list[tuple[int, str]]", rows.fetchall()))
+def load_unindexed(conn: Connection, claims: Sequence[Claim], *, index_no: int) -> dict[int, Unindexed]:
+    """By message_no; a message deleted meanwhile is missing."""
+    users, nos = [c.user_no for c in claims], [c.message_no for c in claims]
+    written: dict[int, list[tuple[int, Span]]] = {}
+    for no, chunk_no, start, end in conn.execute(_SPANS, (users, nos, index_no)):
+        written.setdefault(no, []).append((chunk_no, Span(start=start, end=end)))
+    rows = cast("list[tuple[int, str]]", conn.execute(_CONTENTS, (users, nos)).fetchall())
+    return {no: Unindexed(content=content, chunks=written.get(no, [])) for no, content in rows}
 
 
+# Users first, then messages, then tasks, each in order: whoever deletes goes the same way. Writers of one user's vectors
+# take turns until their commit, so that `written` grows in the order of commits (docs/decisions/0007-vector-cache.md).
+_LOCK_USERS = "SELECT user_no FROM users WHERE user_no = ANY(%s) ORDER BY user_no FOR NO KEY UPDATE"
+_ADVANCE_USERS = "UPDATE users SET vectors_written = vectors_written + 1 WHERE user_no = ANY(%s)"
 # Messages before tasks, in the order of message_no: a deletion locks the message first too, so one waits for the
 # other and neither ends in a deadlock. What is written while a deletion waits goes with the message's cascade.
 _LOCK_MESSAGES = """
@@ -157,19 +170,15 @@ ORDER BY message_no FOR KEY SHARE
 _LOCK_TASKS = """
 SELECT message_no FROM index_tasks WHERE lease_token = %s AND message_no = ANY(%s) ORDER BY message_no FOR UPDATE
 """
-_SPANS = """
-SELECT message_no, chunk_no, start_char, end_char FROM chunks
-WHERE (user_no, message_no) IN (SELECT * FROM unnest(%s::bigint[], %s::bigint[])) AND index_no = %s
-ORDER BY message_no, start_char, chunk_no
-"""
 _DELETE_CHUNKS = "DELETE FROM chunks WHERE user_no = %s AND message_no = %s AND index_no = %s"
 _INSERT_CHUNK = """
 INSERT INTO chunks (user_no, index_no, session_no, message_no, seq, created_at, start_char, end_char, tokens)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s::bigint[]) RETURNING chunk_no
 """
 _INSERT_VECTORS = """
-INSERT INTO vectors (user_no, index_no, chunk_no, embedding)
-SELECT user_no, %s, chunk_no, embedding::halfvec FROM unnest(%s::bigint[], %s::bigint[], %s::text[]) AS v(user_no, chunk_no, embedding)
+INSERT INTO vectors (user_no, index_no, chunk_no, written, embedding)
+SELECT v.user_no, %s, v.chunk_no, u.vectors_written, v.embedding::halfvec
+FROM unnest(%s::bigint[], %s::bigint[], %s::text[]) AS v(user_no, chunk_no, embedding) JOIN users u USING (user_no)
 """
 _DELETE_TASKS = "DELETE FROM index_tasks WHERE lease_token = %s AND message_no = ANY(%s)"
 
@@ -177,30 +186,27 @@ _DELETE_TASKS = "DELETE FROM index_tasks WHERE lease_token = %s AND message_no =
 def finish(conn: Connection, *, token: UUID, index_no: int, results: Sequence[tuple[Claim, Sequence[NewChunk]]]) -> int:
     """Write the chunks and vectors and clear the tasks, for those messages whose lease is still the token's.
 
-    Chunk rows that `record` wrote are kept where the spans are the same. Deleted messages and lost leases are
-    skipped. Every chunk has its vector. Returns the number of messages written.
+    A message's stored chunks are kept when all of its chunks name theirs, else replaced. Deleted messages and lost
+    leases are skipped. Every chunk has its vector. Returns the number of messages written.
     """
     by_no = {claim.message_no: (claim, chunks) for claim, chunks in results}
     users, nos = [c.user_no for c, _ in results], [c.message_no for c, _ in results]
+    conn.execute(_LOCK_USERS, (users,))
     alive = [no for (no,) in conn.execute(_LOCK_MESSAGES, (users, nos))]
     mine = [no for (no,) in conn.execute(_LOCK_TASKS, (token, alive))]
     if not mine:
         return 0
-    written: dict[int, list[tuple[int, int, int]]] = {}
-    for no, chunk_no, start, end in conn.execute(_SPANS, (users, nos, index_no)):
-        written.setdefault(no, []).append((chunk_no, start, end))
     owners: list[int] = []
     chunk_nos: list[int] = []
     vectors: list[str] = []
     for no in mine:
         claim, chunks = by_no[no]
-        old = written.get(no, [])
-        if [(start, end) for _, start, end in old] == [(c.span.start, c.span.end) for c in chunks]:
-            chunk_nos += [chunk_no for chunk_no, _, _ in old]
-        else:
-            chunk_nos += _replace_chunks(conn, claim, index_no, chunks)
+        # Nobody but the holder of the lease changes them, and the lease is ours.
+        kept = [c.chunk_no for c in chunks if c.chunk_no is not None]
+        chunk_nos += kept if chunks and len(kept) == len(chunks) else _replace_chunks(conn, claim, index_no, chunks)
         owners += [claim.user_no] * len(chunks)
         vectors += [vector_literal(c.vector) for c in chunks if c.vector is not None]
+    conn.execute(_ADVANCE_USERS, (owners,))
     conn.execute(_INSERT_VECTORS, (index_no, owners, chunk_nos, vectors))
     conn.execute(_DELETE_TASKS, (token, mine))
     return len(mine)

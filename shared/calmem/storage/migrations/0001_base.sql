@@ -39,6 +39,9 @@ CREATE TABLE messages (
     FOREIGN KEY (user_no, session_no) REFERENCES sessions ON DELETE CASCADE
 );
 
+-- Who spoke, found without reading the messages.
+CREATE INDEX messages_names ON messages (user_no, name) WHERE name IS NOT NULL;
+
 -- One generation of the index: one model and one way of chunking. Exactly one is active.
 CREATE TABLE search_indexes (
     index_no      smallint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

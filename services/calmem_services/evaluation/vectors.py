@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from calmem.embedding import Embedder
+from calmem.embedding import CountsUnknown, Embedder
 from calmem.model import SearchIndex
 from calmem.models import Models
 from calmem.settings import Settings
@@ -22,11 +22,15 @@ class RememberingModels(Models):
         self._kept: dict[int, _Remembering] = {}
         self._keeping = threading.Lock()
 
-    def for_index(self, index: SearchIndex) -> Embedder:
+    def for_index(self, index: SearchIndex, *, wait_seconds: float | None = None) -> Embedder:
         """See `Models.for_index`."""
-        embedder = super().for_index(index)
+        embedder = super().for_index(index, wait_seconds=wait_seconds)
         with self._keeping:
-            return self._kept.setdefault(index.index_no, _Remembering(embedder))
+            if index.index_no not in self._kept:
+                # Ranking asks whether an embedder can tell; this one must answer as the one it stands for.
+                kind = _RememberingCounter if isinstance(embedder, CountsUnknown) else _Remembering
+                self._kept[index.index_no] = kind(embedder)
+            return self._kept[index.index_no]
 
 
 class _Remembering:
@@ -46,3 +50,9 @@ class _Remembering:
         if vector is None:
             vector = self._vectors[text] = self._embedder.embed_query(text)
         return vector
+
+
+class _RememberingCounter(_Remembering):
+    def count_unknown(self, text: str) -> int:
+        assert isinstance(self._embedder, CountsUnknown)
+        return self._embedder.count_unknown(text)

@@ -101,6 +101,14 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Window:
+    """A stretch of time, [since, until); None is open."""
+
+    since: datetime | None
+    until: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class DenseHit:
     chunk_no: int
     cosine: float

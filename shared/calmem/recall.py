@@ -26,6 +26,7 @@ from calmem.model import (
     Style,
     Tier,
     User,
+    Window,
     WordHits,
 )
 from calmem.models import Models
@@ -255,15 +256,23 @@ class Recaller:
         """Both arms side by side, fused and ranked, best first."""
         view = timephrases.read(asked.query, now=asked.now, zone=ZoneInfo(memory.user.time_zone))
         scope = memory.scope
-        scope = replace(scope, since=_later(scope.since, view.since), until=_earlier(scope.until, view.until))
+        narrowed = replace(scope, since=_later(scope.since, view.since), until=_earlier(scope.until, view.until))
+        window = None
+        if view.told:
+            scopes = [narrowed]
+        elif view.since is None and view.until is None:
+            scopes = [scope]
+        else:
+            # Of what happened then, most was told then, but not all: the window is searched too, and preferred.
+            scopes, window = [scope, narrowed], Window(since=view.since, until=view.until)
         query = view.rest if view.rest.strip() else asked.query
         named = words.named(query, memory.speakers)
         tokens = words.query_words(query, speakers=named)
         dense = words_found = None
         if "dense" in asked.arms and memory.index.dimension is not None:
-            dense = self._threads.submit(self._dense, query, scope, memory.index, clock)
+            dense = self._threads.submit(self._dense, query, scopes, memory.index, clock)
         if "words" in asked.arms and tokens:
-            words_found = self._threads.submit(self._words, tokens, memory.user, scope, clock)
+            words_found = self._threads.submit(self._words, tokens, memory.user, scopes, clock)
         dense_hits: DenseHits | None = self._wait(dense, "dense", clock)
         word_hits: WordHits | None = self._wait(words_found, "words", clock)
         if "dense" in asked.arms and memory.index.dimension is None:
@@ -287,18 +296,19 @@ class Recaller:
 
         def load(conn: Connection) -> list[Item]:
             search.bound_reads(conn, int(max(clock.left(), LOAD_SECONDS) * 1_000))
-            places = search.places(conn, scope, numbers)
+            places, sent = search.places(conn, scopes[0], numbers)
             found = ranking.fuse(
                 meant.hits,
                 said.hits,
                 places,
+                added={} if window is None else ranking.timely(sent, window),
                 weights=weights,
                 min_cosine=self._settings.min_cosine,
                 limit=LOADED,
             )
             loaded = search.load_items(
                 conn,
-                scope,
+                scopes[0],
                 [one.chunk_no for one in found if one.chunk_no is not None],
                 [one.place for one in found if one.chunk_no is None],
             )
@@ -312,28 +322,38 @@ class Recaller:
             clock.skipped.append(f"load: {exc}")
             return []
 
-    def _dense(self, query: str, scope: Scope, index: SearchIndex, clock: _Clock) -> DenseHits:
+    def _dense(self, query: str, scopes: Sequence[Scope], index: SearchIndex, clock: _Clock) -> DenseHits:
+        """The hits of every scope; the first is the widest."""
         embedder = clock.stage("model", lambda: self._models.for_index(index, wait_seconds=clock.left()))
         vector = clock.stage("embed", lambda: embedder.embed_query(query))
-
         limit = self._settings.candidates
 
-        def scan(conn: Connection) -> list[DenseHit]:
+        def scan(conn: Connection) -> list[list[DenseHit]]:
             search.bound_reads(conn, int(clock.left() * 1_000))
-            held = None if self._cache is None else self._cache.dense(conn, scope, vector, limit)
-            return search.dense(conn, scope, vector, limit) if held is None else held
+            found = []
+            for scope in scopes:
+                held = None if self._cache is None else self._cache.dense(conn, scope, vector, limit)
+                found.append(search.dense(conn, scope, vector, limit) if held is None else held)
+            return found
 
-        hits = clock.stage("dense", lambda: self._read(clock, scan))
-        return DenseHits(hits=hits, complete=len(hits) < limit, understood=understands(embedder, query))
+        found = clock.stage("dense", lambda: self._read(clock, scan))
+        return DenseHits(
+            hits=list({hit.chunk_no: hit for hits in found for hit in hits}.values()),
+            complete=len(found[0]) < limit,
+            understood=understands(embedder, query),
+        )
 
-    def _words(self, asked: Sequence[words.QueryWord], user: User, scope: Scope, clock: _Clock) -> WordHits:
+    def _words(self, asked: Sequence[words.QueryWord], user: User, scopes: Sequence[Scope], clock: _Clock) -> WordHits:
+        """As `_dense`. How common a word is goes by the widest scope, where a chunk was found in both."""
         tokens = words.query_tokens(user.key, asked)
 
-        def match(conn: Connection) -> WordHits:
+        def match(conn: Connection) -> list[WordHits]:
             search.bound_reads(conn, int(clock.left() * 1_000))
-            return search.words(conn, scope, tokens, self._settings.candidates)
+            return [search.words(conn, scope, tokens, self._settings.candidates) for scope in scopes]
 
-        return clock.stage("words", lambda: self._read(clock, match))
+        found = clock.stage("words", lambda: self._read(clock, match))
+        hits = {hit.chunk_no: hit for one in reversed(found) for hit in one.hits}
+        return WordHits(hits=list(hits.values()), known=found[0].known)
 
     def _wait(self, arm: Future[T] | None, name: str, clock: _Clock) -> T | None:
         """The arm's hits; None, and a reason in `degraded`, when it failed or is late."""

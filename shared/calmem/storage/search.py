@@ -201,14 +201,14 @@ def words(conn: Connection, scope: Scope, asked: Sequence[QueryToken], limit: in
 
 
 _PLACES = """
-SELECT chunk_no, session_no, seq FROM chunks WHERE user_no = %s AND index_no = %s AND chunk_no = ANY(%s::bigint[])
+SELECT chunk_no, session_no, seq, created_at FROM chunks WHERE user_no = %s AND index_no = %s AND chunk_no = ANY(%s::bigint[])
 """
 
 
-def places(conn: Connection, scope: Scope, chunk_nos: Sequence[int]) -> dict[int, Place]:
-    """Where the messages of these chunks stand, by chunk_no."""
-    rows = conn.execute(_PLACES, (scope.user_no, scope.index_no, list(chunk_nos)))
-    return {no: Place(session_no, seq) for no, session_no, seq in rows}
+def places(conn: Connection, scope: Scope, chunk_nos: Sequence[int]) -> tuple[dict[int, Place], dict[int, datetime]]:
+    """Where the messages of these chunks stand, and when they were sent, by chunk_no."""
+    rows = conn.execute(_PLACES, (scope.user_no, scope.index_no, list(chunk_nos))).fetchall()
+    return {no: Place(session_no, seq) for no, session_no, seq, _ in rows}, {no: sent for no, _, _, sent in rows}
 
 
 # A loose scan of the names in `messages_names`: its cost follows the number of names, not of messages.

@@ -86,7 +86,8 @@ def stats(as_json: bool) -> None:
         f"\nrecalls answered at {url}, by tier: {', '.join(f'{t} {n}' for t, n in figures.tiers.items()) or 'none yet'}"
     )
     rows = [(stage, *("-" if ms is None else ms for ms in at.values())) for stage, at in figures.latency_ms.items()]
-    output.print_table(rows, ["stage", "p50 ms", "p95 ms"])
+    if rows:
+        output.print_table(rows, ["stage", "p50 ms", "p95 ms"])
 
 
 @click.group(invoke_without_command=True)

@@ -11,6 +11,10 @@ class TransientError(CalmemError):
     """The surroundings failed (database, Redis, deadline); the same call may succeed later."""
 
 
+class Overtaken(TransientError):
+    """Another transaction came in between (a deadlock, a user deleted meanwhile): nothing was stored, trying again at once helps."""
+
+
 class PermanentError(CalmemError):
     """The same call fails again until something about it is changed."""
 

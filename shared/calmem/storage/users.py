@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from datetime import datetime
 
-from calmem.errors import Forbidden
+from calmem.errors import Forbidden, Overtaken
 from calmem.model import Session, User
 from calmem.storage.pool import Connection
 
@@ -70,18 +70,21 @@ def _refuse_foreign(owner: int, user_no: int) -> None:
 
 
 _LOCK_SESSION = "SELECT user_no, session_no, last_seq FROM sessions WHERE session_id = %s FOR NO KEY UPDATE"
+_EXISTS = "SELECT 1 FROM users WHERE user_no = %s"
 _CREATE_SESSION = "INSERT INTO sessions (user_no, session_id) VALUES (%s, %s) ON CONFLICT (session_id) DO NOTHING"
 
 
 def lock_session(conn: Connection, user_no: int, session_id: str) -> tuple[int, int]:
     """(session_no, last_seq) of the user's session, created when new; one recorder at a time until commit.
 
-    Raises Forbidden when the session is another user's.
+    Raises Forbidden when the session is another user's, Overtaken when the user is gone.
     """
     row = conn.execute(_LOCK_SESSION, (session_id,)).fetchone()
     while row is None:
         conn.execute(_CREATE_SESSION, (user_no, session_id))
         row = conn.execute(_LOCK_SESSION, (session_id,)).fetchone()
+    if row[0] != user_no and conn.execute(_EXISTS, (user_no,)).fetchone() is None:
+        raise Overtaken("the user was deleted at the same moment; try again")  # and may have the session anew
     _refuse_foreign(row[0], user_no)
     return row[1], row[2]
 

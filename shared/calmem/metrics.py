@@ -20,3 +20,7 @@ PENDING = Gauge("calmem_pending_messages", "Messages waiting for their vectors",
 OLDEST_PENDING = Gauge("calmem_oldest_pending_seconds", "Age of the oldest message that waits for its vectors")
 FAILED = Gauge("calmem_failed_messages", "Messages set aside after their last attempt")
 CHUNKS = Gauge("calmem_chunks", "Chunks in the index (the planner's estimate)")
+REFUSED = Counter("calmem_requests_refused_total", "Requests refused for their key", ["reason"])
+RATE_UNCHECKED = Counter(
+    "calmem_rate_limit_unchecked_total", "Requests let through uncounted because Redis was away or slow"
+)

@@ -7,7 +7,7 @@ import sys
 import click
 
 from calmem.errors import CalmemError, InvalidInput
-from calmem_services.cli import data, evaluate, operate, processes
+from calmem_services.cli import data, evaluate, keys, operate, processes
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -23,6 +23,7 @@ for command in (
     *processes.COMMANDS,
     *operate.COMMANDS,
     *data.COMMANDS,
+    *keys.COMMANDS,
     evaluate.evaluate,
 ):
     cli.add_command(command)

@@ -9,6 +9,8 @@ from types import FrameType
 
 import click
 
+from calmem.ratelimit import RateLimiter
+from calmem.settings import Settings
 from calmem_services.cli import output
 from calmem_services.demo.play import play
 from calmem_services.http.app import serve as serve_app
@@ -70,8 +72,8 @@ def ingest(host: str | None, port: int | None) -> None:
     """Record messages; users and deletion (port: CALMEM_INGEST_PORT)."""
     from calmem_services.ingest.app import create_app
 
-    chosen = output.settings()
-    serve_app(create_app(chosen), chosen, host=host or chosen.host, port=port or chosen.ingest_port)
+    chosen = _bound_to(host)
+    serve_app(create_app(chosen), chosen, port=port or chosen.ingest_port, limiter=_limiter(chosen))
 
 
 @serve.command()
@@ -81,8 +83,20 @@ def retrieval(host: str | None, port: int | None) -> None:
     """Recall, search, facts (port: CALMEM_RETRIEVAL_PORT)."""
     from calmem_services.retrieval.app import create_app
 
+    chosen = _bound_to(host)
+    serve_app(create_app(chosen), chosen, port=port or chosen.retrieval_port, limiter=_limiter(chosen))
+
+
+def _bound_to(host: str | None) -> Settings:
     chosen = output.settings()
-    serve_app(create_app(chosen), chosen, host=host or chosen.host, port=port or chosen.retrieval_port)
+    return replace(chosen, host=host or chosen.host)
+
+
+def _limiter(settings: Settings) -> RateLimiter | None:
+    """Made here, since retrieval must not know Redis."""
+    if settings.rate_limit_per_minute == 0 or not settings.redis_url:
+        return None
+    return RateLimiter(settings.redis_url, per_minute=settings.rate_limit_per_minute)
 
 
 @click.command()

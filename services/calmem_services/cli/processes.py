@@ -87,6 +87,30 @@ def retrieval(host: str | None, port: int | None) -> None:
     serve_app(create_app(chosen), chosen, port=port or chosen.retrieval_port, limiter=_limiter(chosen))
 
 
+@click.command()
+@click.option("--http", is_flag=True, help="Serve streamable HTTP at /mcp instead of stdin and stdout.")
+@click.option("--user", help="Whose memory it is; over stdio only (default: CALMEM_MCP_USER).")
+@click.option("--session", help="Session that facts are written to; over stdio only (default: CALMEM_MCP_SESSION).")
+@_host
+@_port
+def mcp(http: bool, user: str | None, session: str | None, host: str | None, port: int | None) -> None:
+    """Serve facts and memory to MCP clients. Over HTTP the user is the one the API key is bound to."""
+    try:
+        from calmem_services.mcp.app import create_app
+        from calmem_services.mcp.server import run_stdio
+    except ModuleNotFoundError as exc:
+        raise click.UsageError(f"{exc.name} is not installed: pip install 'calmem[mcp]'") from exc
+    chosen = _bound_to(host)
+    if not http:
+        if host or port:
+            raise click.UsageError("--host and --port go with --http")
+        run_stdio(chosen, user_id=user or chosen.mcp_user, session_id=session or chosen.mcp_session)
+        return
+    if user or session:
+        raise click.UsageError("--user and --session are for stdio; over HTTP the API key says whose memory it is")
+    serve_app(create_app(chosen), chosen, port=port or chosen.mcp_port, limiter=_limiter(chosen))
+
+
 def _bound_to(host: str | None) -> Settings:
     chosen = output.settings()
     return replace(chosen, host=host or chosen.host)
@@ -119,4 +143,4 @@ def sweeper(once: bool) -> None:
     run_sweeper(output.settings(), once=once)
 
 
-COMMANDS = (up, demo, serve, worker, sweeper)
+COMMANDS = (up, demo, serve, mcp, worker, sweeper)

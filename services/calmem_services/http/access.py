@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -97,7 +97,7 @@ class Access:
         if not isinstance(route, APIRoute) or not route.path.startswith(_GUARDED):
             return
         caller = await self.identify(request.headers)
-        request.scope[_CALLER] = caller
+        remember_caller(request.scope, caller)
         caller.need(self.scopes.get(f"{request.method} {route.path_format}", KeyScope.ADMIN))
         for given in (request.path_params.get("user_id"), *request.query_params.getlist("user_id")):
             if given is not None:
@@ -123,6 +123,11 @@ class Access:
             return app.openapi_schema
 
         app.openapi = openapi  # type: ignore[method-assign]
+
+
+def remember_caller(scope: MutableMapping[str, Any], caller: Caller) -> None:
+    """Who was let in with this request: for the body's check and for the log."""
+    scope[_CALLER] = caller
 
 
 def caller_of(request: Request) -> Caller:

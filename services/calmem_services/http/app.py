@@ -69,6 +69,7 @@ class AccessLog:
         try:
             await self._app(scope, receive, watch)
         finally:
+            prefix = key_prefix(scope)
             log.info(
                 "request",
                 method=scope["method"],
@@ -76,7 +77,7 @@ class AccessLog:
                 route=getattr(scope.get("route"), "path_format", None),
                 status=status,
                 ms=round((time.perf_counter() - began) * 1_000, 1),
-                key=key_prefix(scope),
+                **({} if prefix is None else {"key_prefix": prefix}),
             )
 
 

@@ -128,11 +128,11 @@ class Keyring:
         self._lock = threading.Lock()
         self._seen: dict[str, _Seen] = {}
         self._open: _Seen | None = None
-        self._keys_exist = False  # they never go away again: revoked ones stay
+        self.keys_exist = False  # as far as is known; they never go away again, since revoked ones stay
 
     def ready(self, offered: str | None) -> bool:
         """Whether `recognise` answers without the database."""
-        if not self._keys_exist:
+        if not self.keys_exist:
             return self._open is not None and self._open.fresh
         prefix = _prefix(offered)
         seen = None if prefix is None else self._seen.get(prefix)
@@ -143,7 +143,7 @@ class Keyring:
 
         Raises Unauthorized (none, garbled, unknown, wrong or revoked), TransientError.
         """
-        if not self._keys_exist and self._still_open():
+        if not self.keys_exist and self._still_open():
             return None
         if not offered:
             raise Unauthorized("a key is needed: send `Authorization: Bearer …` or `X-API-Key: …`")
@@ -163,13 +163,13 @@ class Keyring:
             seen.asked_at = now
         try:
             with self._database.connection() as conn:
-                self._keys_exist = api_keys.any_key(conn)
+                self.keys_exist = api_keys.any_key(conn)
         except TransientError:
             if seen is not None and seen.usable:
                 return True
             raise
-        self._open = None if self._keys_exist else _Seen(key=None, said_at=now, asked_at=now)
-        return not self._keys_exist
+        self._open = None if self.keys_exist else _Seen(key=None, said_at=now, asked_at=now)
+        return not self.keys_exist
 
     def _find(self, prefix: str) -> ApiKey | None:
         seen = self._seen.get(prefix)

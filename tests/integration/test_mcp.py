@@ -19,13 +19,13 @@ from calmem import Memory
 from calmem.keys import Keys
 from calmem.settings import Settings
 from calmem.storage.pool import Database
-from calmem_services.local.stack import environment
+from calmem_services.local.stack import environment, free_ports
 from calmem_services.mcp.app import create_app
 from calmem_services.mcp.tools import Connection
 from tests.support.http import assert_problem, client
 from tests.support.mcp import COMMAND, MODES, Mode, answer, error, over_http, over_stdio, run
 from tests.support.processes import eventually, running
-from tests.support.serving import free_ports, ready
+from tests.support.serving import ready
 
 NAMES = ["remember_fact", "recall_facts", "forget_fact", "search_memory"]
 DOCS = Path(__file__).parents[2] / "docs" / "mcp.md"
@@ -138,6 +138,7 @@ def test_facts_and_memory_from_one_end_to_the_other(connect: Connect, memory: Me
 
 def test_errors_are_tool_errors_that_say_what_is_wrong(connect: Connect, memory: Memory) -> None:
     memory.remember_fact(user_id="bob", session_id="his", key="diet", value="no fish")
+    memory.put_user("ada")
     wrong: list[tuple[str, dict[str, Any], str]] = [
         ("remember_fact", {"value": "x"}, "key: is missing"),
         ("remember_fact", {"key": "k", "value": None}, "value: is missing"),
@@ -315,8 +316,8 @@ def test_over_http_whoever_is_not_let_in_gets_a_problem_document(settings: Setti
         assert answered.headers["www-authenticate"] == "Bearer"
         # With a key it may stand behind a proxy under any name.
         assert post(http, Authorization=f"Bearer {ada}", Host="memory.example").status_code == 200
-        assert http.get("/readyz").status_code == 200
         assert http.get("/healthz").status_code == 200
+        assert http.get("/metrics").status_code == 200
 
 
 def test_the_users_header_counts_on_loopback_only(settings: Settings) -> None:
@@ -339,9 +340,10 @@ def test_the_process_over_http(settings: Settings, tmp_path: Path) -> None:
                 answer(await opened.call_tool("remember_fact", {"key": "diet", "value": "no walnuts"}))
 
         run(use)
-        assert process.stop() == 0
+        process.stop()
     text = log.read_text()
     assert '"tool_called"' in text
+    assert '"route": "/mcp"' in text
     assert key not in text
     assert key[20:] not in text
     assert "walnuts" not in text
@@ -349,7 +351,7 @@ def test_the_process_over_http(settings: Settings, tmp_path: Path) -> None:
 
 def documented() -> dict[str, Any]:
     """The JSON blocks of docs/mcp.md, by the file name in the line above each."""
-    found = re.findall(r"`([^`\n]+\.json)`[^`]*?```json\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
+    found = re.findall(r"`([^`\n]+\.json)`(?:(?!```).)*```json\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
     return {Path(name).name if "claude" in name else name: json.loads(block) for name, block in found}
 
 

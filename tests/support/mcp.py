@@ -35,9 +35,11 @@ async def over_stdio(settings: Settings, *arguments: str, mode: Mode = "auto") -
 @asynccontextmanager
 async def over_http(url: str, headers: Mapping[str, str], *, mode: Mode = "auto") -> AsyncIterator[Client]:
     """A client of a server that runs at this URL."""
-    async with create_mcp_http_client(headers=dict(headers)) as http:
-        async with Client(streamable_http_client(url, http_client=http), mode=mode) as client:
-            yield client
+    async with (
+        create_mcp_http_client(headers=dict(headers)) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+    ):
+        yield client
 
 
 def run(use: Callable[[], Awaitable[T]]) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ipaddress
 import socket
 from collections.abc import Callable, Mapping, MutableMapping
@@ -104,23 +105,22 @@ class Access:
                 caller.own(given)
 
     def describe(self, app: FastAPI) -> None:
-        """Show the keys and what they open in the app's OpenAPI document."""
+        """Show the keys and what they open in the app's OpenAPI document; as optional as long as none is asked for."""
         plain = app.openapi
 
         def openapi() -> dict[str, Any]:
-            if app.openapi_schema is None:
-                document = plain()
-                document.setdefault("components", {})["securitySchemes"] = _SCHEMES
-                for path, operations in document["paths"].items():
-                    if not path.startswith(_GUARDED):
-                        continue
-                    for method, operation in operations.items():
-                        scope = self.scopes.get(f"{method.upper()} {path}", KeyScope.ADMIN)
-                        operation["security"] = [{scheme: [scope.value]} for scheme in _SCHEMES]
-                        answers = documented(401, 403, 429)
-                        operation["responses"] |= {str(status): answer for status, answer in answers.items()}
-                app.openapi_schema = document
-            return app.openapi_schema
+            document = copy.deepcopy(plain())
+            document.setdefault("components", {})["securitySchemes"] = _SCHEMES
+            without: list[dict[str, list[str]]] = [{}] if self._may_be_open and not self._keyring.keys_exist else []
+            for path, operations in document["paths"].items():
+                if not path.startswith(_GUARDED):
+                    continue
+                for method, operation in operations.items():
+                    scope = self.scopes.get(f"{method.upper()} {path}", KeyScope.ADMIN)
+                    operation["security"] = [*without, *({scheme: [scope.value]} for scheme in _SCHEMES)]
+                    answers = documented(401, 403, 429)
+                    operation["responses"] |= {str(status): answer for status, answer in answers.items()}
+            return document
 
         app.openapi = openapi  # type: ignore[method-assign]
 

@@ -40,7 +40,9 @@ def create_app(settings: Settings) -> FastAPI:
     app = build("calmem mcp", "Facts and memory as MCP tools, at /mcp.", resources=resources.opened, access=access)
     app.include_router(health.router(memory.database, settings, {"model": memory.check_model}))
     manager = StreamableHTTPSessionManager(create_server(memory, _bound), stateless=True, json_response=True)
-    app.router.routes.append(Route(PATH, endpoint=_Guarded(manager, access, header_allowed=is_loopback(settings.host))))
+    guarded = _Guarded(manager, access, header_allowed=is_loopback(settings.host))
+    guarded.route = Route(PATH, endpoint=guarded)
+    app.router.routes.append(guarded.route)
     inner = app.router.lifespan_context
 
     @asynccontextmanager
@@ -59,6 +61,7 @@ class _Guarded:
         self._manager = manager
         self._access = access
         self._header_allowed = header_allowed
+        self.route: Route | None = None  # for the access log, as FastAPI names it for its own routes
         # Without a key, a web page of anywhere could speak to this port through the user's browser.
         self._local_only = TransportSecurityMiddleware(
             TransportSecuritySettings(
@@ -68,6 +71,7 @@ class _Guarded:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["route"] = self.route
         request = Request(scope)
         caller = await self._access.identify(request.headers)
         remember_caller(scope, caller)

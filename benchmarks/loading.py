@@ -75,6 +75,24 @@ def load(
     return {name: number for number, name in enumerate(names, 1)}
 
 
+def questions(database_url: str, user_no: int, count: int, *, seed: int) -> list[str]:
+    """Questions about this user's texts: of one text the two rarest words and two more, and two frequent words."""
+    place = {word: n for n, word in enumerate(texts.vocabulary())}
+    frequent = list(place)[:100]
+    rng = np.random.default_rng(seed)
+    with psycopg.connect(database_url) as conn:
+        rows = conn.execute(
+            "SELECT content FROM messages WHERE user_no = %s ORDER BY md5(message_no::text || %s) LIMIT %s",
+            (user_no, str(seed), count),
+        ).fetchall()
+    asked = []
+    for (content,) in rows:
+        told = sorted({word for word in content.split() if word in place}, key=place.__getitem__)
+        words = [*told[-2:], *rng.choice(told[:-2], 2), *rng.choice(frequent, 2)]
+        asked.append("what did I say about " + " ".join(words) + "?")
+    return asked
+
+
 def _running_count(order: NDArray[np.int64], users: int) -> NDArray[np.int64]:
     """For each row: how many earlier rows are the same user's."""
     place = np.empty_like(order)

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import psycopg
 
-from benchmarks import loading, texts
+from benchmarks import loading
 from benchmarks.report import Row, asked_quick, p50, percentile, publish
 from benchmarks.running import Bench, bench
 from calmem import embedding
@@ -37,7 +37,6 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
         readable=[_user(size) for size in SIZES],
         seed=3,
     )
-    vocabulary = texts.vocabulary()
     rows = []
     with (
         servers.service("retrieval", settings=settings) as http,
@@ -46,9 +45,11 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
         for size in SIZES:
             scope = search.Scope(user_no=users[_user(size)], index_no=1)
             took: defaultdict[str, list[float]] = defaultdict(list)
-            for number, query in enumerate(texts.questions(rounds + 3, vocabulary, seed=size)):
+            for number, query in enumerate(
+                loading.questions(settings.database_url, scope.user_no, rounds + 3, seed=size)
+            ):
                 began = time.perf_counter()
-                answer = _ask(http, _user(size), query)
+                answer = ask(http, _user(size), query)
                 elapsed = _ms(began)
                 began = time.perf_counter()
                 vector = embedder.embed_query(query)
@@ -90,7 +91,7 @@ def _rows(size: int, took: dict[str, list[float]]) -> list[Row]:
     return rows
 
 
-def _ask(http: httpx.Client, user_id: str, query: str) -> dict[str, Any]:
+def ask(http: httpx.Client, user_id: str, query: str) -> dict[str, Any]:
     request = {
         "user_id": user_id,
         "session_id": f"{user_id}-now",

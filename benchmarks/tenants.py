@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import psycopg
 
-from benchmarks import loading, texts
+from benchmarks import loading
 from benchmarks.report import Row, asked_quick, p50, publish
 from benchmarks.running import Bench, bench
 from calmem import Memory, embedding
@@ -46,9 +46,14 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
         psycopg.connect(alone.database_url, prepare_threshold=None) as alone_conn,
     ):
         places = [("full", full_memory, full_conn), ("alone", alone_memory, alone_conn)]
-        for number, query in enumerate(texts.questions(rounds + 3, texts.vocabulary(), seed=5)):
-            vector = embedder.embed_query(query)
+        asked = {
+            "full": loading.questions(full.database_url, user_no["full"], rounds + 3, seed=5),
+            "alone": loading.questions(alone.database_url, user_no["alone"], rounds + 3, seed=5),
+        }
+        for number in range(rounds + 3):
             for label, memory, conn in places if number % 2 else places[::-1]:
+                query = asked[label][number]
+                vector = embedder.embed_query(query)
                 search.bound_reads(conn, 60_000)
                 began = time.perf_counter()
                 search.dense(conn, search.Scope(user_no=user_no[label], index_no=1), vector, full.candidates)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 SENTENCES = (
@@ -92,13 +90,3 @@ def draw_words(rows: int, rng: np.random.Generator) -> np.ndarray[tuple[int, int
     share = 1 / np.arange(1, VOCABULARY + 1) ** _ZIPF
     ends = np.cumsum(share / share.sum())
     return np.minimum(np.searchsorted(ends, rng.random((rows, WORDS_PER_CHUNK))), VOCABULARY - 1)
-
-
-def questions(count: int, vocabulary: Sequence[str], *, seed: int) -> list[str]:
-    """Questions of six content words: two frequent, two in between, two rare."""
-    rng = np.random.default_rng(seed)
-    places = np.concatenate(
-        [rng.integers(low, high, size=(count, 2)) for low, high in ((0, 100), (100, 2_000), (2_000, VOCABULARY))],
-        axis=1,
-    )
-    return ["what did I say about " + " ".join(vocabulary[i] for i in row) + "?" for row in places]

@@ -29,13 +29,17 @@ def chunk(
     """
     chunks: list[Span] = []
     for span in spans:
-        start = span.start
+        start = covered = span.start
         while start < span.end:
             end = _end(text, start, span.end, chunk_chars, overlap_chars)
             while pieces is not None and end - start > 1 and (count := pieces(text[start:end])) > max_pieces:
                 # Proportional first guess, then ever shorter; the loop ends at one code point.
                 shorter = max(1, min(end - start - 1, (end - start) * max_pieces // count))
                 end = _end(text, start, span.end, shorter, min(overlap_chars, shorter // 4))
+            if end <= covered:
+                start = covered  # the overlap alone fills the chunk: go on without it
+                continue
+            covered = end
             if text[start:end].strip():
                 chunks.append(Span(start=start, end=end))
             if end >= span.end:

@@ -20,6 +20,14 @@ PENDING = Gauge("calmem_pending_messages", "Messages waiting for their vectors",
 OLDEST_PENDING = Gauge("calmem_oldest_pending_seconds", "Age of the oldest message that waits for its vectors")
 FAILED = Gauge("calmem_failed_messages", "Messages set aside after their last attempt")
 CHUNKS = Gauge("calmem_chunks", "Chunks in the index (the planner's estimate)")
+CACHE_SEARCHES = Counter(
+    "calmem_cache_searches_total",
+    "Searches by meaning: answered from the vector cache (hit), or from Postgres because of (miss) or past (scope) it",
+    ["result"],
+)
+CACHE_DROPS = Counter("calmem_cache_drops_total", "Users whose vectors left the cache", ["reason"])
+CACHE_BYTES = Gauge("calmem_cache_bytes", "Memory of the vector cache, fillings under way included")
+CACHE_USERS = Gauge("calmem_cache_users", "Users in the vector cache")
 REFUSED = Counter("calmem_requests_refused_total", "Requests refused for their key", ["reason"])
 RATE_UNCHECKED = Counter(
     "calmem_rate_limit_unchecked_total", "Requests let through uncounted because Redis was away or slow"

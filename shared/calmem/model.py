@@ -129,6 +129,15 @@ class DenseHit:
     cosine: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class DenseHits:
+    """Best first; `complete`: every vector in scope is among them; `understood`: the model knows the query's words."""
+
+    hits: Sequence[DenseHit] = ()
+    complete: bool = True
+    understood: bool = True
+
+
 class Place(NamedTuple):
     """Where a message stands: its session and its position there."""
 
@@ -137,12 +146,25 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueryToken:
+    """A word of a query as the user's postings have it: its keyed hash, and its weight in BM25."""
+
+    token: int
+    weight: float
+    identifier: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class WordHit:
-    """`bm25` > 0; `covered`: the share of the query's words the chunk has, each by its idf, 0 to 1."""
+    """`bm25` > 0; `covered`: the share of the query's words the chunk has, each by its idf, 0 to 1.
+
+    `identifier`: it has one that the query names, such as an order number.
+    """
 
     chunk_no: int
     bm25: float
     covered: float
+    identifier: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log, log1p
-from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 import regex
 
 from calmem import block, budget
-from calmem.model import Block, Budget, DenseHit, Fact, Item, Place, Style, WordHit, WordHits
+from calmem.model import Block, Budget, DenseHit, DenseHits, Fact, Item, Place, Style, WordHit, WordHits
 from calmem.words import Script
 
 # Evidence: how much likelier an item of score s is than one of score 0, as exp(EVIDENCE * s).
@@ -24,8 +24,10 @@ TELLING_CHARS = 200
 # A query is about this user's memory if one chunk is that much nearer than `min_cosine`, counting the share of the
 # query's words it has; or has that share of them; or (a chunk without its vector yet) at least that share.
 NEARER, COVERED_COUNTS, COVERED, COVERED_UNSEEN = 0.05, 0.15, 0.5, 0.2
-# Where the model knows few words of the script, the share of the query's words that the user ever used decides.
-KNOWN = 0.28
+# In scripts without spaces the words are characters and pairs: that share of them the user must have used somewhere.
+KNOWN = 0.32
+# What is left of the weight of meaning where the model does not know the query's words.
+NOT_UNDERSTOOD = 0.4
 # What an item costs beside its text: line end, speaker, a part of a header; in quarter tokens.
 LINE_QUARTERS = 20
 # An item that does not fit whole is cut if that many quarter tokens are left for it.
@@ -62,7 +64,7 @@ _LATIN = Weights(
     question=0.10,
 )
 _CJK = Weights(
-    meaning=0.07,
+    meaning=0.18,
     words=0.37,
     after=(0.025, 0.01),
     before=(0.017, 0.01),
@@ -72,7 +74,13 @@ _CJK = Weights(
     telling=0.0,
     question=0.05,
 )
-WEIGHTS: Mapping[Script, Weights] = {"latin": _LATIN, "cjk": _CJK, "other": _LATIN}
+_WEIGHTS: Mapping[Script, Weights] = {"latin": _LATIN, "cjk": _CJK, "other": _LATIN}
+
+
+def weights(script: Script, *, understood: bool) -> Weights:
+    """The weights for a query of this script; `understood`: the model knows its words."""
+    of_script = _WEIGHTS[script]
+    return of_script if understood else replace(of_script, meaning=NOT_UNDERSTOOD * of_script.meaning)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,23 +98,20 @@ class Found:
     reasons: tuple[str, ...]
 
 
-def is_about(
-    dense: Sequence[DenseHit], words: WordHits, *, script: Script, min_cosine: float, all_vectors: bool
-) -> bool:
-    """Whether the query has to do with this user's memory at all; if not, its best hits are only the least bad.
-
-    `all_vectors`: `dense` holds every vector in scope, so that a chunk missing there has none yet.
-    """
+def is_about(dense: DenseHits, words: WordHits, *, script: Script, min_cosine: float) -> bool:
+    """Whether the query has to do with this user's memory at all; if not, its best hits are only the least bad."""
+    covered = {hit.chunk_no: hit.covered for hit in words.hits}
+    near = min_cosine + NEARER
+    if any(hit.identifier or hit.covered >= COVERED for hit in words.hits):
+        return True
+    if dense.understood and any(
+        hit.cosine + COVERED_COUNTS * covered.get(hit.chunk_no, 0.0) >= near for hit in dense.hits
+    ):
+        return True
     if script == "cjk":
         return words.known >= KNOWN
-    covered = {hit.chunk_no: hit.covered for hit in words.hits}
-    seen = {hit.chunk_no for hit in dense}
-    near = min_cosine + NEARER
-    return (
-        any(hit.cosine + COVERED_COUNTS * covered.get(hit.chunk_no, 0.0) >= near for hit in dense)
-        or any(share >= COVERED for share in covered.values())
-        or (all_vectors and any(share >= COVERED_UNSEEN and no not in seen for no, share in covered.items()))
-    )
+    seen = {hit.chunk_no for hit in dense.hits}
+    return dense.complete and any(share >= COVERED_UNSEEN and no not in seen for no, share in covered.items())
 
 
 def fuse(
@@ -114,10 +119,11 @@ def fuse(
     words: Sequence[WordHit],
     places: Mapping[int, Place],
     *,
-    script: Script,
+    weights: Weights,
     min_cosine: float,
+    limit: int,
 ) -> list[Found]:
-    """Both arms in one order, best first, and the messages up to two turns away from what words found.
+    """The `limit` best of both arms and of the messages up to two turns away from what words found, best first.
 
     A hit by meaning alone needs `min_cosine`; one that words found needs no cosine. Hits without a place are left out.
     """
@@ -127,62 +133,62 @@ def fuse(
         for hit in dense
         if hit.chunk_no in places and (hit.cosine >= min_cosine or hit.chunk_no in by_words)
     }
-    weights = WEIGHTS[script]
-    said = _scaled(by_words)
-    meant = _scaled(by_meaning)
-    said_at = _best_by(said, lambda no: places[no])
-    said_in = _best_by(said, lambda no: places[no].session_no)
-    meant_in = _best_by(meant, lambda no: places[no].session_no)
-
-    def around(place: Place) -> tuple[float, float]:
-        """From the turns beside it, and from its session."""
-        beside = 0.0
+    said, meant = _scaled(by_words), _scaled(by_meaning)
+    said_at: dict[Place, float] = {}
+    session: dict[int, float] = defaultdict(float)
+    for scores, weight in ((said, weights.session_words), (meant, weights.session_meaning)):
+        best: dict[int, float] = {}
+        for no, score in scores.items():
+            session_no = places[no].session_no
+            best[session_no] = max(best.get(session_no, 0.0), score)
+        for session_no, score in best.items():
+            session[session_no] += weight * score
+    for no, score in said.items():
+        said_at[places[no]] = max(said_at.get(places[no], 0.0), score)
+    beside: dict[tuple[int, int], float] = defaultdict(float)
+    for (session_no, seq), score in said_at.items():
         for distance, (after, before) in enumerate(zip(weights.after, weights.before, strict=True), 1):
-            beside += after * said_at.get(Place(place.session_no, place.seq - distance), 0.0)
-            beside += before * said_at.get(Place(place.session_no, place.seq + distance), 0.0)
-        session = weights.session_words * said_in.get(place.session_no, 0.0)
-        return beside, session + weights.session_meaning * meant_in.get(place.session_no, 0.0)
+            beside[session_no, seq + distance] += after * score
+            beside[session_no, seq - distance] += before * score
+
+    candidates: list[tuple[float, Place, int | None]] = []
+    hit_places = set()
+    for no in said.keys() | meant.keys():
+        place = places[no]
+        hit_places.add(place)
+        score = weights.meaning * meant.get(no, 0.0) + weights.words * said.get(no, 0.0)
+        candidates.append((score + beside.get(place, 0.0) + session[place.session_no], place, no))
+    for (session_no, seq), score in beside.items():
+        place = Place(session_no, seq)
+        if seq > 0 and place not in hit_places:
+            candidates.append((score + session[session_no], place, None))
+    candidates.sort(key=lambda c: (-c[0], c[1], c[2] or 0))
 
     found = []
-    for chunk_no in said.keys() | meant.keys():
-        own = weights.meaning * meant.get(chunk_no, 0.0) + weights.words * said.get(chunk_no, 0.0)
-        beside, session = around(places[chunk_no])
-        scores = {"beside": beside, "session": session}
+    for score, place, chunk_no in candidates[:limit]:
+        observed = {"beside": beside.get(place, 0.0), "session": session[place.session_no]}
         reasons = []
+        own = 0.0
         if chunk_no in by_words:
-            scores["bm25"] = by_words[chunk_no]
+            observed["bm25"] = by_words[chunk_no]
+            own += weights.words * said[chunk_no]
             reasons.append("words")
         if chunk_no in by_meaning:
-            scores["cosine"] = by_meaning[chunk_no]
+            observed["cosine"] = by_meaning[chunk_no]
+            own += weights.meaning * meant[chunk_no]
             if by_meaning[chunk_no] >= min_cosine:
                 reasons.append("meaning")
         found.append(
             Found(
                 chunk_no=chunk_no,
-                place=places[chunk_no],
-                own=own / (weights.meaning + weights.words),
-                score=own + beside + session,
-                scores=scores,
-                reasons=tuple(reasons),
-            )
-        )
-    hit_places = {one.place for one in found}
-    reach = range(-len(weights.after), len(weights.after) + 1)
-    nearby = {Place(at.session_no, at.seq + step) for at in said_at for step in reach if at.seq + step > 0} - hit_places
-    for place in nearby:
-        beside, session = around(place)
-        scores = {"beside": beside, "session": session}
-        found.append(
-            Found(
-                chunk_no=None,
                 place=place,
-                own=0.0,
-                score=beside + session,
-                scores=scores,
-                reasons=("beside",),
+                own=own / (weights.meaning + weights.words),
+                score=score,
+                scores=observed,
+                reasons=tuple(reasons) if chunk_no is not None else ("beside",),
             )
         )
-    return sorted(found, key=lambda f: (-f.score, f.place, f.chunk_no or 0))
+    return found
 
 
 def _scaled(scores: Mapping[int, float]) -> dict[int, float]:
@@ -190,21 +196,11 @@ def _scaled(scores: Mapping[int, float]) -> dict[int, float]:
     return {no: max(0.0, score) / best if best > 0 else 0.0 for no, score in scores.items()}
 
 
-K = TypeVar("K")
-
-
-def _best_by(scores: Mapping[int, float], key: Callable[[int], K]) -> dict[K, float]:
-    best: dict[K, float] = {}
-    for no, score in scores.items():
-        best[key(no)] = max(best.get(key(no), 0.0), score)
-    return best
-
-
 def rank(
     loaded: Sequence[tuple[Place, Item]],
     found: Sequence[Found],
     *,
-    script: Script,
+    weights: Weights,
     speakers: Collection[str],
     latest_first: bool,
 ) -> list[Item]:
@@ -212,7 +208,6 @@ def rank(
 
     `speakers`: the names that the query mentions. What an item says of its own counts with its length, up to 200 characters.
     """
-    weights = WEIGHTS[script]
     by_chunk = {one.chunk_no: one for one in found if one.chunk_no is not None}
     by_place = {one.place: one for one in found if one.chunk_no is None}
     scored: list[tuple[float, Item]] = []

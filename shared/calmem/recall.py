@@ -11,8 +11,23 @@ from typing import TypeVar, get_args
 from zoneinfo import ZoneInfo
 
 from calmem import budget, ranking, text, timephrases, words
+from calmem.cache import VectorCache
+from calmem.embedding import understands
 from calmem.errors import InvalidInput, ModelUnavailable, TransientError
-from calmem.model import Block, Budget, DenseHit, Fact, Item, Recall, SearchIndex, Style, Tier, User, WordHits
+from calmem.model import (
+    Block,
+    Budget,
+    DenseHit,
+    DenseHits,
+    Fact,
+    Item,
+    Recall,
+    SearchIndex,
+    Style,
+    Tier,
+    User,
+    WordHits,
+)
 from calmem.models import Models
 from calmem.settings import Settings
 from calmem.storage import facts, indexes, search, users
@@ -90,11 +105,14 @@ class Recaller:
         self._database = database
         self._settings = settings
         self._models = models
+        self._cache = VectorCache(database, megabytes=settings.cache_megabytes) if settings.cache_megabytes else None
         # Both arms of a request run side by side here; a thread waits on Postgres or in the runtime.
         self._threads = ThreadPoolExecutor(max_workers=4 * settings.pool_size, thread_name_prefix="recall")
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
+        if self._cache is not None:
+            self._cache.close()
 
     def recall(
         self,
@@ -246,10 +264,10 @@ class Recaller:
             dense = self._threads.submit(self._dense, query, scope, memory.index, clock)
         if "words" in asked.arms and tokens:
             words_found = self._threads.submit(self._words, tokens, memory.user, scope, clock)
-        dense_hits: list[DenseHit] | None = self._wait(dense, "dense", clock)
+        dense_hits: DenseHits | None = self._wait(dense, "dense", clock)
         word_hits: WordHits | None = self._wait(words_found, "words", clock)
         if "dense" in asked.arms and memory.index.dimension is None:
-            dense_hits = []  # no vector has been written yet
+            dense_hits = DenseHits()  # no vector has been written yet
         script = words.script(query)
         # One arm alone cannot tell; its own threshold has to do.
         if (
@@ -260,29 +278,31 @@ class Recaller:
                 word_hits,
                 script=script,
                 min_cosine=self._settings.min_cosine,
-                all_vectors=len(dense_hits) < self._settings.candidates,
             )
         ):
             return []
-        by_meaning, by_words = dense_hits or [], (word_hits or WordHits()).hits
-        numbers = sorted({hit.chunk_no for hit in by_meaning} | {hit.chunk_no for hit in by_words})
+        meant, said = dense_hits or DenseHits(), word_hits or WordHits()
+        weights = ranking.weights(script, understood=meant.understood)
+        numbers = sorted({hit.chunk_no for hit in meant.hits} | {hit.chunk_no for hit in said.hits})
 
         def load(conn: Connection) -> list[Item]:
             search.bound_reads(conn, int(max(clock.left(), LOAD_SECONDS) * 1_000))
+            places = search.places(conn, scope, numbers)
             found = ranking.fuse(
-                by_meaning,
-                by_words,
-                search.places(conn, scope, numbers),
-                script=script,
+                meant.hits,
+                said.hits,
+                places,
+                weights=weights,
                 min_cosine=self._settings.min_cosine,
-            )[:LOADED]
+                limit=LOADED,
+            )
             loaded = search.load_items(
                 conn,
                 scope,
                 [one.chunk_no for one in found if one.chunk_no is not None],
                 [one.place for one in found if one.chunk_no is None],
             )
-            return ranking.rank(loaded, found, script=script, speakers=named, latest_first=view.latest_first)
+            return ranking.rank(loaded, found, weights=weights, speakers=named, latest_first=view.latest_first)
 
         if not numbers:
             return []
@@ -292,22 +312,26 @@ class Recaller:
             clock.skipped.append(f"load: {exc}")
             return []
 
-    def _dense(self, query: str, scope: Scope, index: SearchIndex, clock: _Clock) -> list[DenseHit]:
+    def _dense(self, query: str, scope: Scope, index: SearchIndex, clock: _Clock) -> DenseHits:
         embedder = clock.stage("model", lambda: self._models.for_index(index, wait_seconds=clock.left()))
         vector = clock.stage("embed", lambda: embedder.embed_query(query))
 
+        limit = self._settings.candidates
+
         def scan(conn: Connection) -> list[DenseHit]:
             search.bound_reads(conn, int(clock.left() * 1_000))
-            return search.dense(conn, scope, vector, self._settings.candidates)
+            held = None if self._cache is None else self._cache.dense(conn, scope, vector, limit)
+            return search.dense(conn, scope, vector, limit) if held is None else held
 
-        return clock.stage("dense", lambda: self._read(clock, scan))
+        hits = clock.stage("dense", lambda: self._read(clock, scan))
+        return DenseHits(hits=hits, complete=len(hits) < limit, understood=understands(embedder, query))
 
     def _words(self, asked: Sequence[words.QueryWord], user: User, scope: Scope, clock: _Clock) -> WordHits:
-        tokens = words.key_tokens(user.key, [one.word for one in asked])
+        tokens = words.query_tokens(user.key, asked)
 
         def match(conn: Connection) -> WordHits:
             search.bound_reads(conn, int(clock.left() * 1_000))
-            return search.words(conn, scope, tokens, [one.weight for one in asked], self._settings.candidates)
+            return search.words(conn, scope, tokens, self._settings.candidates)
 
         return clock.stage("words", lambda: self._read(clock, match))
 

@@ -60,6 +60,7 @@ class Settings:
     recall_deadline_ms: int = _setting(300, "time a recall may take; it answers with what it has")
     min_cosine: float = _setting(0.4, "least cosine of a hit found by meaning alone")
     candidates: int = _setting(200, "hits taken from each arm of the search")
+    cache_megabytes: int = _setting(0, "memory of the retrieval process for users' vectors; 0: search in Postgres only")
     full_episode_tokens: int = _setting(900, "tier full: tokens of episodes")
     full_block_tokens: int = _setting(1_200, "tier full: tokens of the whole block")
     reduced_episode_tokens: int = _setting(400, "tier reduced: tokens of episodes")

@@ -14,9 +14,11 @@ from typing import Literal
 import regex
 import Stemmer
 
+from calmem.model import QueryToken
+
 Script = Literal["latin", "cjk", "other"]
 
-MAX_QUERY_WORDS = 62
+MAX_QUERY_WORDS = 128
 # Nobody asks for the middle of a longer one; hashes of base64 blobs are not words.
 _LONGEST_WORD = 64
 
@@ -38,6 +40,11 @@ _HANGUL_RUN = re.compile(f"[{_HANGUL}]")
 _ALPHABETIC = re.compile(_A)
 # Accents go in the Latin and Greek alphabets, and from the Russian ё; elsewhere a mark makes another letter.
 _ACCENTS = re.compile("(?<=[\u0000-\u03ff])[\u0300-\u036f]+|(?<=\u0435)\u0308|[\u0591-\u05c7]")
+
+# Folded; a dot inside an identifier ends none.
+_SENTENCE = re.compile(r"(?:[^.!?。\n]|\.(?!\s|$))+(?:[.!?。\n]+\s*|$)|[.!?。\n]+")
+# From so many sentences on, those that do not ask say how it came to the question; their words weigh that much.
+_LONG_TURN, _ASIDE = 3, 0.3
 
 _ENGLISH_STOP = frozenset(
     [
@@ -174,7 +181,7 @@ _ENGLISH_STOP = frozenset(
     ]
 )
 _CJK_STOP = frozenset(
-    "的了吗呢吧啊呀嘛哦嗯是在有和与也都就还又很不没这那哪个些么什怎谁几多少为以于被把让给对从到过着得地之其而且或但如果"
+    "的了吗呢吧啊呀嘛哦嗯是在有和与也都就还又很不没这那哪个些么什怎谁几多少为以于被把让给对从到过着得地之其而且或但如果说"
 )
 _CJK_STOP_PAIRS = frozenset(
     [
@@ -278,19 +285,21 @@ def named(text: str, names: Iterable[str]) -> frozenset[str]:
 
 
 def query_words(text: str, *, speakers: Iterable[str] = ()) -> list[QueryWord]:
-    """The distinct words of a query, in order, at most 62; stop words only when there is nothing else.
+    """The distinct words of a query, those that ask first, at most 128; stop words only when there is nothing else.
 
     The names of `speakers` are left out, unless there is nothing else: who says somebody's name is mostly somebody else.
     """
     folded = _fold(text)
     names = {word for name in speakers for word in index_words(name)}
+    language = _language(folded)
     weighted: dict[str, QueryWord] = {}
+    stopped: dict[str, QueryWord] = {}
     for identifier in _identifiers(folded):
         weighted.setdefault(identifier, QueryWord(identifier, 2.0, "identifier"))
-    stopped: dict[str, QueryWord] = {}
-    for word, kind, stop in _pieces(folded, _language(folded)):
-        into = stopped if stop else weighted
-        into.setdefault(word, QueryWord(word, 0.4 if kind == "cjk" else 1.0, kind))
+    for sentences, share in _asking(folded):
+        for word, kind, stop in _pieces(sentences, language):
+            into = stopped if stop else weighted
+            into.setdefault(word, QueryWord(word, share * (0.4 if kind == "cjk" else 1.0), kind))
     if _NAME_QUESTION.search(text):
         for word in _NAME_ANSWERS:
             weighted.setdefault(word, QueryWord(word, 1.0, "bigram" if len(word) == 2 else "stem"))
@@ -298,9 +307,25 @@ def query_words(text: str, *, speakers: Iterable[str] = ()) -> list[QueryWord]:
     return list((nameless or weighted or stopped).values())[:MAX_QUERY_WORDS]
 
 
+def _asking(folded: str) -> list[tuple[str, float]]:
+    """A query in parts with the weight of their words: of a long turn the sentences that ask, then the others."""
+    sentences = _SENTENCE.findall(folded)
+    asking = [one for one in sentences if one.rstrip().endswith("?")]
+    if len(sentences) < _LONG_TURN or not asking:
+        return [(folded, 1.0)]
+    return [("".join(asking), 1.0), ("".join(one for one in sentences if one not in asking), _ASIDE)]
+
+
 def key_tokens(key: bytes, words: Iterable[str]) -> list[int]:
     """64-bit signed hashes of the words under a user's key (BLAKE2b): the same word differs between users."""
     return [_hash(key, word) for word in words]
+
+
+def query_tokens(key: bytes, words: Iterable[QueryWord]) -> list[QueryToken]:
+    """The words of a query as `key`'s postings have them."""
+    return [
+        QueryToken(token=_hash(key, one.word), weight=one.weight, identifier=one.kind == "identifier") for one in words
+    ]
 
 
 @lru_cache(maxsize=200_000)

@@ -12,7 +12,7 @@ from calmem.settings import Settings
 from calmem_services.ingest.app import create_app as create_ingest
 from calmem_services.local.redis import EmbeddedRedis
 from calmem_services.retrieval.app import create_app as create_retrieval
-from tests.support.http import assert_problem, client, services
+from tests.support.http import assert_problem, client, services, until_ready
 
 NOWHERE = "postgresql://calmem:sesame@127.0.0.1:1/calmem"
 MESSAGE = {"user_id": "ada", "session_id": "s1", "role": "user", "content": "hello"}
@@ -26,6 +26,7 @@ def away(settings: Settings) -> Settings:
 
 def test_ready_when_everything_is_there(settings: Settings) -> None:
     with services(settings) as calmem:
+        until_ready(calmem.ingest, calmem.retrieval)
         for one, checks in (
             (calmem.ingest, {"database", "indexing"}),
             (calmem.retrieval, {"database", "model", "indexing"}),
@@ -46,6 +47,7 @@ def test_degraded_names_the_age_of_the_oldest_pending_message(settings: Settings
         with psycopg.connect(settings.database_url) as conn:
             conn.execute("UPDATE index_tasks SET created_at = created_at - interval '10 minutes'")
 
+        until_ready(calmem.ingest, calmem.retrieval)
         for one in (calmem.ingest, calmem.retrieval):
             answer = one.get("/readyz")
             assert answer.status_code == 200

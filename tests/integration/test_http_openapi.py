@@ -15,7 +15,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from calmem.settings import Settings
 from calmem_services.ingest.app import create_app as create_ingest
 from calmem_services.retrieval.app import create_app as create_retrieval
-from tests.support.http import client
+from tests.support.http import client, until_ready
 
 EXAMPLES = 15
 OPERATIONAL = {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics")}
@@ -75,6 +75,7 @@ def test_the_service_keeps_to_its_document(
     app = create_app(settings)
     schema = schemathesis.openapi.from_dict(app.openapi())
     with client(app) as service:
+        until_ready(service)
         tried = set()
         for result in schema.get_all_operations():
             operation = result.ok()

@@ -102,9 +102,8 @@ def test_a_small_user_beside_a_large_one(crowded: Database, settings: Settings) 
 
     with crowded.connection() as conn:
         search.bound_reads(conn, 60_000)
-        asked = words.query_words(QUERY)
-        tokens = words.key_tokens(bob.key, [word.word for word in asked])
-        assert len(search.words(conn, scope, tokens, [word.weight for word in asked], 200)) == 10
+        tokens = words.query_tokens(bob.key, words.query_words(QUERY))
+        assert len(search.words(conn, scope, tokens, 200).hits) == 10
         read = read_from(conn)
         # Ten for the size of the user's index, and ten for each word.
         assert set(read) == {"chunks_pkey", "chunks_tokens"}

@@ -73,6 +73,15 @@ def services(settings: Settings) -> Iterator[Services]:
         yield Services(ingest=ingest, retrieval=retrieval, settings=settings)
 
 
+def until_ready(*opened: httpx.Client) -> None:
+    """The model is loaded in the background; until then a service says 503."""
+
+    def ready() -> bool:
+        return all(one.get("/readyz").status_code == 200 for one in opened)
+
+    eventually(ready, "the services are ready")
+
+
 def assert_problem(response: httpx.Response, status: int, *, field: str | None = None) -> dict[str, Any]:
     """An RFC 9457 document of this status; with `field`, one that names it in the document and to the reader."""
     assert response.status_code == status, response.text

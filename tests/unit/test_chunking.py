@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 import regex
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calmem.chunking import chunk
@@ -145,6 +145,7 @@ def test_long_texts_take_linear_time(unit: str) -> None:
     st.integers(0, 20),
     st.booleans(),
 )
+@example("word.wordwordwordwordword", 20, 19, False)
 def test_every_text_is_covered_in_order_within_the_limits(text: str, chars: int, overlap: int, counted: bool) -> None:
     def count(part: str) -> int:
         return 250 + len(part) // 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calmem import budget, ranking
-from calmem.model import Block, Budget, DenseHit, Fact, Item, Place, Style, Tier, WordHit, WordHits
+from calmem.model import Block, Budget, DenseHit, DenseHits, Fact, Item, Place, Style, Tier, WordHit, WordHits
 from calmem.ranking import Found
 from calmem.words import Script
 from tests.support.items import fact, item
@@ -32,14 +33,17 @@ def apart(*chunk_nos: int) -> dict[int, Place]:
 def fuse(
     dense: list[DenseHit], words: list[WordHit], places: dict[int, Place], script: Script = "latin"
 ) -> list[Found]:
-    return ranking.fuse(dense, words, places, script=script, min_cosine=0.4)
+    return ranking.fuse(
+        dense, words, places, weights=ranking.weights(script, understood=True), min_cosine=0.4, limit=100
+    )
 
 
 def rank(
     items: list[Item], found: list[Found], *, speakers: frozenset[str] = frozenset(), latest_first: bool = False
 ) -> list[Item]:
     loaded = [(Place(int(one.session_id[1:]), one.seq), one) for one in items]
-    return ranking.rank(loaded, found, script="latin", speakers=speakers, latest_first=latest_first)
+    weights = ranking.weights("latin", understood=True)
+    return ranking.rank(loaded, found, weights=weights, speakers=speakers, latest_first=latest_first)
 
 
 def fit(
@@ -119,34 +123,50 @@ def test_a_question_says_less_than_a_statement() -> None:
     assert [one.text for one in rank(items, found)] == ["We do like green tea..", "Do you like green tea?"]
 
 
+def about(hits: DenseHits, words: WordHits, script: Script = "latin") -> bool:
+    return ranking.is_about(hits, words, script=script, min_cosine=0.4)
+
+
 @pytest.mark.parametrize(
-    ("cosine", "covered", "all_vectors", "about"),
+    ("cosine", "covered", "expected"),
     [
-        (0.46, 0.0, True, True),  # near by meaning alone
-        (0.42, 0.0, True, False),
-        (0.42, 0.3, True, True),  # 0.42 + 0.15 * 0.3 = 0.465, and 0.45 is enough
-        (0.1, 0.49, True, False),
-        (0.1, 0.5, True, True),  # half of the query's words
+        (0.46, 0.0, True),  # near by meaning alone
+        (0.42, 0.0, False),
+        (0.42, 0.3, True),  # 0.42 + 0.15 * 0.3 = 0.465, and 0.45 is enough
+        (0.1, 0.49, False),
+        (0.1, 0.5, True),  # half of the query's words
     ],
 )
 def test_the_best_hit_decides_whether_a_query_is_about_this_memory(
-    cosine: float, covered: float, all_vectors: bool, about: bool
+    cosine: float, covered: float, expected: bool
 ) -> None:
-    hits = WordHits(hits=[word(1, 1.0, covered)], known=1.0)
-    assert about is ranking.is_about(dense(c1=cosine), hits, script="latin", min_cosine=0.4, all_vectors=all_vectors)
+    words = WordHits(hits=[word(1, 1.0, covered)], known=1.0)
+    assert about(DenseHits(hits=dense(c1=cosine)), words) is expected
+
+
+def test_an_identifier_is_always_about_this_memory() -> None:
+    words = WordHits(hits=[replace(word(1, 1.0, 0.1), identifier=True)], known=0.1)
+    for script in get_args(Script):
+        assert about(DenseHits(hits=dense(c1=0.1)), words, script)
 
 
 def test_words_of_a_message_without_its_vector_yet_count_more() -> None:
-    hits = WordHits(hits=[word(1, 1.0, 0.2)], known=1.0)
-    for all_vectors in (True, False):
-        about = ranking.is_about(dense(c2=0.1), hits, script="latin", min_cosine=0.4, all_vectors=all_vectors)
-        assert about is all_vectors
+    words = WordHits(hits=[word(1, 1.0, 0.2)], known=1.0)
+    for complete in (True, False):
+        assert about(DenseHits(hits=dense(c2=0.1), complete=complete), words) is complete
 
 
-def test_in_chinese_the_words_the_user_ever_used_decide() -> None:
-    for known, about in ((0.27, False), (0.28, True)):
-        hits = WordHits(hits=[word(1, 1.0, 0.1)], known=known)
-        assert about is ranking.is_about(dense(c1=0.9), hits, script="cjk", min_cosine=0.4, all_vectors=True)
+def test_in_chinese_the_words_the_user_ever_used_decide_where_the_model_knows_none() -> None:
+    for known, understood, expected in ((0.31, False, False), (0.32, False, True), (0.31, True, True)):
+        words = WordHits(hits=[word(1, 1.0, 0.1)], known=known)
+        assert about(DenseHits(hits=dense(c1=0.9), understood=understood), words, "cjk") is expected
+
+
+def test_meaning_weighs_less_where_the_model_knows_few_of_the_words() -> None:
+    for script in get_args(Script):
+        knows, guesses = (ranking.weights(script, understood=yes) for yes in (True, False))
+        assert 0 < guesses.meaning < knows.meaning
+        assert replace(guesses, meaning=knows.meaning) == knows
 
 
 def test_without_k_short_items_go_before_a_long_one_that_says_no_more() -> None:

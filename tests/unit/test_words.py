@@ -203,10 +203,10 @@ def test_other_questions_about_names_do_not(query: str) -> None:
     assert not meet(query, "你好，我是人")
 
 
-def test_a_query_has_at_most_sixty_two_distinct_words() -> None:
+def test_a_query_has_at_most_128_distinct_words() -> None:
     many = query_words(" ".join(f"w{number}q" for number in range(100)))
-    assert len(many) == MAX_QUERY_WORDS == 62
-    assert len({word.word for word in many}) == 62
+    assert len(many) == MAX_QUERY_WORDS == 128
+    assert len({word.word for word in many}) == 128
     assert [word.word for word in query_words("gate gate GATE gates")] == ["gate"]
 
 
@@ -266,3 +266,16 @@ def test_long_hostile_text_is_read_in_one_pass(unit: str) -> None:
     text = (unit * (LONG // len(unit)))[:LONG]
     assert len(index_words(text)) <= 3 * LONG
     assert len(query_words(text)) <= MAX_QUERY_WORDS
+
+
+def test_in_a_long_turn_the_words_of_the_question_weigh_more() -> None:
+    turn = "The weather was lovely. We walked to the harbour v2.3. Anyway, where is my bicycle? It rained later."
+    weights = {word.word: word.weight for word in query_words(turn)}
+    assert weights["bicycl"] == 1.0
+    assert weights["harbour"] == weights["rain"] == 0.3
+    assert weights["=v23"] == 2.0
+    noisy = {word.word: word.weight for word in query_words("今天天气真好。散步很舒服。对了，我的单车在哪里？")}
+    assert noisy["单车"] == 1.0
+    assert noisy["散步"] == 0.3
+    short = {word.word: word.weight for word in query_words("The weather was lovely. Where is my bicycle?")}
+    assert short["weather"] == short["bicycl"] == 1.0

@@ -7,7 +7,7 @@ import sys
 import click
 
 from calmem.errors import CalmemError, InvalidInput
-from calmem_services.cli import data, evaluate, keys, operate, processes
+from calmem_services.cli import data, evaluate, keys, models, operate, processes
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,6 +25,7 @@ for command in (
     *data.COMMANDS,
     *keys.COMMANDS,
     evaluate.evaluate,
+    models.model,
 ):
     cli.add_command(command)
 

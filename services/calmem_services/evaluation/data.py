@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from calmem import text
 from calmem.errors import InvalidInput
-from calmem.text import parse_time
+from calmem.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +23,43 @@ class Query:
     relevant: tuple[str, ...]
     category: str
     asked_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """A history and the queries on it. `contents`: each message's text as a block writes it, by message id."""
+
+    history: Sequence[Mapping[str, Any]]
+    queries: Sequence[Query]
+    contents: Mapping[str, str]
+    users: Sequence[str]  # in the order in which they first speak
+    fingerprint: str  # of both files' objects, not of their white space
+
+    def stranger_to(self, user_id: str) -> str | None:
+        """The user after this one, whose memory has nothing to say to this one's queries; None when there is no other."""
+        place = self.users.index(user_id) if user_id in self.users else -1
+        other = self.users[(place + 1) % len(self.users)] if self.users else user_id
+        return None if other == user_id else other
+
+
+def read_labelled(history: Path, queries: Path, settings: Settings) -> Labelled:
+    """Both files, checked. Raises InvalidInput naming file and line."""
+    rows = read_lines(history)
+    contents = {
+        str(row.get("message_id")): text.escape(text.clean(row.get("content"), limit_bytes=settings.message_bytes))
+        for row in rows
+    }
+    asked = read_queries(queries, contents)
+    if not asked:
+        raise InvalidInput(queries.name, "holds no query")
+    both = json.dumps([rows, read_lines(queries)], sort_keys=True)
+    return Labelled(
+        history=rows,
+        queries=asked,
+        contents=contents,
+        users=list(dict.fromkeys(str(row.get("user_id")) for row in rows)),
+        fingerprint=hashlib.sha256(both.encode()).hexdigest(),
+    )
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -60,7 +100,7 @@ def read_queries(path: Path, contents: dict[str, str]) -> list[Query]:
                 query=str(row["query"]),
                 relevant=tuple(relevant),
                 category=str(row["category"]),
-                asked_at=parse_time(row["asked_at"], field=f"{where}: asked_at"),
+                asked_at=text.parse_time(row["asked_at"], field=f"{where}: asked_at"),
             )
         )
     return queries

@@ -34,6 +34,10 @@ def _is_in(block: str, content: str) -> bool:
     return any(content[start : start + ENOUGH_CHARS] in block for start in range(len(content) - ENOUGH_CHARS + 1))
 
 
-def mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each measure over the queries."""
-    return {name: round(sum(row[name] for row in rows) / len(rows), 4) for name in rows[0]} if rows else {}
+def mean(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """The mean of each measure over the queries that have it; None when none has."""
+    means: dict[str, float | None] = {}
+    for name in rows[0] if rows else ():
+        values = [value for row in rows if (value := row[name]) is not None]
+        means[name] = round(sum(values) / len(values), 4) if values else None
+    return means

@@ -38,10 +38,14 @@ class FastembedEmbedder:
         self._counter = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._counter.no_padding()
         self._counter.no_truncation()
+        self._unknown = _unknown_piece(json.loads(self._counter.to_str()))
         self.dimension = len(self.embed_query("dimension"))
 
     def count_pieces(self, text: str) -> int:
         return len(self._counter.encode(text).ids)
+
+    def count_unknown(self, text: str) -> int:
+        return self._counter.encode(text, add_special_tokens=False).tokens.count(self._unknown)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
@@ -75,6 +79,14 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: NDArray[np.float32] = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
     return unit
+
+
+def _unknown_piece(tokenizer: dict[str, Any]) -> str:
+    """What a tokenizer writes for what it does not know; WordPiece names it, Unigram gives its place in the vocabulary."""
+    model = tokenizer["model"]
+    if model.get("unk_id") is not None:
+        return str(model["vocab"][model["unk_id"]][0])
+    return str(model.get("unk_token"))
 
 
 def _check_json(directory: Path) -> None:

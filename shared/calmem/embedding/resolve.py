@@ -1,4 +1,4 @@
-"""Finding the model: an explicit directory, the bundled one, fastembed's own download."""
+"""Finding the model: an explicit directory, one that a package brings, fastembed's own download."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import structlog
 
-from calmem.embedding import bundled, openvino_adapter
+from calmem.embedding import bundled, openvino_adapter, use_adapter
 from calmem.embedding.fastembed_adapter import FastembedEmbedder
 from calmem.embedding.protocol import Embedder
 from calmem.errors import InvalidInput, ModelUnavailable
@@ -31,7 +31,7 @@ _HOW = (
 def load(settings: Settings, model: str | None = None) -> Embedder:
     """The embedder of `model` (default: the setting). Raises ModelUnavailable with what to do.
 
-    In this order: the directory `model_path`; the bundled model, if it is that one; fastembed's download.
+    In this order: the directory `model_path`; the model that a package brings, if it is one of those; fastembed's download.
     Raises InvalidInput for an unknown `runtime`.
     """
     if settings.runtime not in RUNTIMES:
@@ -39,6 +39,8 @@ def load(settings: Settings, model: str | None = None) -> Embedder:
     if settings.runtime == "openvino" and not openvino_adapter.installed():
         raise ModelUnavailable("CALMEM_RUNTIME is openvino, which is not installed: pip install 'calmem[openvino]'")
     name = model or settings.model
+    if name == use_adapter.MODEL and not settings.model_path:
+        return use_adapter.UseEmbedder(threads=settings.embed_threads)
     return _run(name, _directory(name, settings), settings)
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calmem.model import DenseHit, Item, Place, WordHit, WordHits
+from calmem import cosine
+from calmem.model import DenseHit, Item, Place, QueryToken, WordHit, WordHits
 from calmem.storage.indexes import vector_literal
 from calmem.storage.pool import Connection
+from calmem.storage.vectors import parse_halves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,32 +73,49 @@ def hidden_by_id(conn: Connection, user_no: int, session_no: int, message_ids: S
     return [no for (no,) in conn.execute(_HIDDEN_IDS, (user_no, session_no, list(message_ids)))]
 
 
-# Index-only: `vectors_scan` covers user, index, chunk and the vector itself (docs/decisions/exact-scan.md).
+# Index-only: `vectors_scan` covers user, index, chunk and the vector itself (docs/decisions/0001-exact-scan.md).
 _DENSE = """
-SELECT v.chunk_no, -(v.embedding <#> %(query)s::halfvec) AS cosine
+SELECT v.chunk_no, -(v.embedding <#> %(query)s::halfvec), v.embedding
 FROM vectors v
 WHERE v.user_no = %(user_no)s AND v.index_no = %(index_no)s {where}
-ORDER BY v.embedding <#> %(query)s::halfvec LIMIT %(limit)s
 """
+_NEAREST = "ORDER BY v.embedding <#> %(query)s::halfvec, v.chunk_no LIMIT %(limit)s"
+_CROWD = "AND v.embedding <#> %(query)s::halfvec <= -(%(floor)s::float8)"
 _DENSE_HIDDEN = "AND v.chunk_no <> ALL(%(hidden)s::bigint[])"
 _DENSE_NARROWED = """AND v.chunk_no IN (
     SELECT c.chunk_no FROM chunks c WHERE c.user_no = %(user_no)s AND c.index_no = %(index_no)s {where})"""
 
 
-def dense_sql(scope: Scope) -> str:
+def dense_sql(scope: Scope, end: str = _NEAREST) -> str:
     """The statement of `dense` for this scope, so that a test can ask for its plan."""
     if scope.narrowed:
-        return _DENSE.format(where=_DENSE_NARROWED.format(where=scope.where("c")))
-    return _DENSE.format(where=_DENSE_HIDDEN if scope.hidden else "")
+        return _DENSE.format(where=_DENSE_NARROWED.format(where=scope.where("c"))) + end
+    return _DENSE.format(where=_DENSE_HIDDEN if scope.hidden else "") + end
 
 
 def dense(conn: Connection, scope: Scope, query: NDArray[np.float32], limit: int) -> list[DenseHit]:
-    """The `limit` nearest chunks by cosine, exactly: every vector in scope is compared.
+    """The `limit` nearest chunks by cosine, exactly: every vector in scope is compared; ties by chunk_no.
 
-    `query`: (dimension,), unit length. Cosine is the inner product, since stored vectors are unit length too.
+    `query`: (dimension,), unit length. Cosine is the inner product, since stored vectors are unit length too. Postgres
+    orders by half precision of the query and sums in float32; what may belong to the best is compared again exactly.
     """
-    values = {**scope.values(), "query": vector_literal(query), "limit": limit}
-    return [DenseHit(chunk_no=no, cosine=cosine) for no, cosine in conn.execute(dense_sql(scope).encode(), values)]
+    values = {**scope.values(), "query": vector_literal(query), "limit": limit + cosine.MARGIN}
+    error = float(np.linalg.norm(query - query.astype(np.float16))) * 1.001 + cosine.sum_error(len(query))
+    with conn.cursor(binary=True) as cursor:
+        rows = cursor.execute(dense_sql(scope).encode(), values).fetchall()
+        found = _compare(rows, query, limit)
+        full = len(rows) == limit + cosine.MARGIN
+        if full and rows[-1][1] + error >= found[-1].cosine:
+            # So many alike (the same text again and again) that one left out may be as near as the last one taken.
+            values["floor"] = found[-1].cosine - error
+            rows = cursor.execute(dense_sql(scope, _CROWD).encode(), values).fetchall()
+            found = _compare(rows, query, limit)
+    return found
+
+
+def _compare(rows: Sequence[tuple[Any, ...]], query: NDArray[np.float32], limit: int) -> list[DenseHit]:
+    halves = parse_halves([row[2] for row in rows], len(query))
+    return cosine.best(np.array([row[0] for row in rows], np.int64), cosine.exact(halves, query), limit)
 
 
 # BM25 (Robertson and Zaragoza 2009, k1 = 1.2, b = 0.75, idf as in Lucene, never negative) over the rows that match.
@@ -109,9 +129,10 @@ WITH size AS MATERIALIZED (
     SELECT count(*)::float8 AS n, greatest(avg(n_tokens), 1)::float8 AS mean
     FROM chunks WHERE user_no = %(user_no)s AND index_no = %(index_no)s
 ), query AS MATERIALIZED (
-    SELECT * FROM unnest(%(tokens)s::bigint[], %(weights)s::float8[]) WITH ORDINALITY AS q(token, weight, i)
+    SELECT * FROM unnest(%(tokens)s::bigint[], %(weights)s::float8[], %(identifiers)s::boolean[])
+        WITH ORDINALITY AS q(token, weight, identifier, i)
 ), hit AS MATERIALIZED (
-    SELECT q.i, q.weight, c.chunk_no, c.n_tokens::float8 AS n_tokens,
+    SELECT q.i, q.weight, q.identifier, c.chunk_no, c.n_tokens::float8 AS n_tokens,
            cardinality(array_positions(c.tokens, q.token))::float8 AS tf
     FROM query q CROSS JOIN LATERAL (
         SELECT * FROM chunks WHERE tokens @> ARRAY[q.token] {where} LIMIT %(common)s
@@ -135,7 +156,7 @@ WITH size AS MATERIALIZED (
 SELECT hit.chunk_no,
        sum(hit.weight * idf.idf * hit.tf * 2.2::float8
            / (hit.tf + 0.3::float8 + 0.9::float8 * hit.n_tokens / idf.mean)) AS bm25,
-       sum(telling.mass) / (mass.known + mass.unknown), mass.known / (mass.known + mass.unknown)
+       sum(telling.mass) / (mass.known + mass.unknown), bool_or(hit.identifier), mass.known / (mass.known + mass.unknown)
 FROM hit JOIN idf USING (i) JOIN telling USING (i) CROSS JOIN mass
 GROUP BY hit.chunk_no, mass.known, mass.unknown ORDER BY bm25 DESC, hit.chunk_no LIMIT %(limit)s
 """
@@ -143,20 +164,24 @@ COMMON = 5_000
 _OTHERS = 100.0
 
 
-def words(conn: Connection, scope: Scope, tokens: Sequence[int], weights: Sequence[float], limit: int) -> WordHits:
-    """The `limit` best chunks by BM25 over the query's distinct keyed tokens, one weight each."""
+def words(conn: Connection, scope: Scope, asked: Sequence[QueryToken], limit: int) -> WordHits:
+    """The `limit` best chunks by BM25 over the query's distinct tokens."""
     values = {
         **scope.values(),
-        "tokens": list(tokens),
-        "weights": list(weights),
+        "tokens": [one.token for one in asked],
+        "weights": [one.weight for one in asked],
+        "identifiers": [one.identifier for one in asked],
         "limit": limit,
         "common": COMMON,
         "others": _OTHERS,
     }
     rows = conn.execute(_WORDS.format(where=scope.where("chunks")).encode(), values).fetchall()
     return WordHits(
-        hits=[WordHit(chunk_no=no, bm25=bm25, covered=covered) for no, bm25, covered, _ in rows],
-        known=rows[0][3] if rows else 0.0,
+        hits=[
+            WordHit(chunk_no=no, bm25=bm25, covered=covered, identifier=identifier)
+            for no, bm25, covered, identifier, _ in rows
+        ],
+        known=rows[0][4] if rows else 0.0,
     )
 
 

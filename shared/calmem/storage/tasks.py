@@ -157,6 +157,10 @@ def load_unindexed(conn: Connection, claims: Sequence[Claim], *, index_no: int) 
     return {no: Unindexed(content=content, chunks=written.get(no, [])) for no, content in rows}
 
 
+# Users first, then messages, then tasks, each in order: whoever deletes goes the same way. Writers of one user's vectors
+# take turns until their commit, so that `written` grows in the order of commits (docs/decisions/0007-vector-cache.md).
+_LOCK_USERS = "SELECT user_no FROM users WHERE user_no = ANY(%s) ORDER BY user_no FOR NO KEY UPDATE"
+_ADVANCE_USERS = "UPDATE users SET vectors_written = vectors_written + 1 WHERE user_no = ANY(%s)"
 # Messages before tasks, in the order of message_no: a deletion locks the message first too, so one waits for the
 # other and neither ends in a deadlock. What is written while a deletion waits goes with the message's cascade.
 _LOCK_MESSAGES = """
@@ -172,8 +176,9 @@ INSERT INTO chunks (user_no, index_no, session_no, message_no, seq, created_at, 
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s::bigint[]) RETURNING chunk_no
 """
 _INSERT_VECTORS = """
-INSERT INTO vectors (user_no, index_no, chunk_no, embedding)
-SELECT user_no, %s, chunk_no, embedding::halfvec FROM unnest(%s::bigint[], %s::bigint[], %s::text[]) AS v(user_no, chunk_no, embedding)
+INSERT INTO vectors (user_no, index_no, chunk_no, written, embedding)
+SELECT v.user_no, %s, v.chunk_no, u.vectors_written, v.embedding::halfvec
+FROM unnest(%s::bigint[], %s::bigint[], %s::text[]) AS v(user_no, chunk_no, embedding) JOIN users u USING (user_no)
 """
 _DELETE_TASKS = "DELETE FROM index_tasks WHERE lease_token = %s AND message_no = ANY(%s)"
 
@@ -186,6 +191,7 @@ def finish(conn: Connection, *, token: UUID, index_no: int, results: Sequence[tu
     """
     by_no = {claim.message_no: (claim, chunks) for claim, chunks in results}
     users, nos = [c.user_no for c, _ in results], [c.message_no for c, _ in results]
+    conn.execute(_LOCK_USERS, (users,))
     alive = [no for (no,) in conn.execute(_LOCK_MESSAGES, (users, nos))]
     mine = [no for (no,) in conn.execute(_LOCK_TASKS, (token, alive))]
     if not mine:
@@ -200,6 +206,7 @@ def finish(conn: Connection, *, token: UUID, index_no: int, results: Sequence[tu
         chunk_nos += kept if chunks and len(kept) == len(chunks) else _replace_chunks(conn, claim, index_no, chunks)
         owners += [claim.user_no] * len(chunks)
         vectors += [vector_literal(c.vector) for c in chunks if c.vector is not None]
+    conn.execute(_ADVANCE_USERS, (owners,))
     conn.execute(_INSERT_VECTORS, (index_no, owners, chunk_nos, vectors))
     conn.execute(_DELETE_TASKS, (token, mine))
     return len(mine)

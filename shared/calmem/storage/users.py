@@ -135,6 +135,8 @@ _COUNT_MESSAGE = _COUNT.format(
 )
 
 _LOCK_USER = "SELECT 1 FROM users WHERE user_no = %s FOR UPDATE"
+# Removing vectors writes the user's mark, so the row is taken first, as `tasks.finish` does; recorders need not wait.
+_LOCK_MARKS = "SELECT 1 FROM users WHERE user_no = %s FOR NO KEY UPDATE"
 # A worker holds FOR KEY SHARE on the messages it is writing; waiting for it here, before the counts, makes
 # the receipt exact and leaves nothing that was written meanwhile.
 _LOCK_MESSAGES = "SELECT count(*) FROM (SELECT 1 FROM messages WHERE user_no = %(user_no)s {where} ORDER BY message_no FOR UPDATE) AS locked"
@@ -158,6 +160,7 @@ def delete_user(conn: Connection, user_no: int) -> Mapping[str, int]:
 
 def delete_session(conn: Connection, user_no: int, session_no: int) -> Mapping[str, int]:
     values = {"user_no": user_no, "no": session_no}
+    conn.execute(_LOCK_MARKS, (user_no,))
     lock = "SELECT 1 FROM sessions WHERE user_no = %(user_no)s AND session_no = %(no)s FOR UPDATE"
     conn.execute(lock, values)
     conn.execute(_LOCK_MESSAGES.format(where=_IN_SESSION).encode(), values)
@@ -171,6 +174,7 @@ _MESSAGE_NO = "SELECT message_no FROM messages WHERE user_no = %s AND message_id
 
 def delete_message(conn: Connection, user_no: int, message_id: str) -> Mapping[str, int] | None:
     """Counts per kind, None when the user has no such message."""
+    conn.execute(_LOCK_MARKS, (user_no,))
     row = conn.execute(_MESSAGE_NO, (user_no, message_id)).fetchone()
     if row is None:
         return None

@@ -1,0 +1,410 @@
+"""Users' vectors in memory, searched exactly, never older than the database (docs/decisions/0007-vector-cache.md)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from calmem import cosine, metrics
+from calmem.errors import CalmemError, TransientError
+from calmem.model import DenseHit
+from calmem.storage import vectors
+from calmem.storage.pool import Connection, Database
+from calmem.storage.search import Scope
+from calmem.storage.vectors import Marks, Vectors
+
+log = structlog.get_logger(__name__)
+
+# Rows of a block; as float32 they stay in a core's cache while they are compared.
+BLOCK_ROWS = 1_024
+_FIRST_ROWS = 32
+# Up to so many new vectors are added within a search; with more, Postgres answers and the user is filled anew.
+MOST_NEW = 2_000
+FILL_THREADS = 2
+# How soon what was forgotten leaves the memory of a process in which nobody asks for it any more.
+SWEEP_SECONDS = 1.0
+# When a filling that found no room, or failed, may be tried again.
+AGAIN_SECONDS = 60.0
+
+Key: TypeAlias = tuple[int, int]  # user_no, index_no
+Reason: TypeAlias = Literal["forgotten", "room", "outgrown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Block:
+    """Up to `len(chunk_nos)` vectors. Rows are only ever added, behind those that a reader knows of."""
+
+    chunk_nos: NDArray[np.int64]
+    written: NDArray[np.int64]
+    halves: NDArray[np.float16]  # (rows, dimension), as stored
+    coarse: NDArray[np.int8]  # (rows, dimension), times `scale` nearly the vector
+    scale: NDArray[np.float32]
+    slack: NDArray[np.float32]  # how far a product with a unit vector may be off when `coarse` is taken
+
+    @classmethod
+    def empty(cls, rows: int, dimension: int) -> _Block:
+        return cls(
+            chunk_nos=np.empty(rows, np.int64),
+            written=np.empty(rows, np.int64),
+            halves=np.empty((rows, dimension), np.float16),
+            coarse=np.empty((rows, dimension), np.int8),
+            scale=np.empty(rows, np.float32),
+            slack=np.empty(rows, np.float32),
+        )
+
+    @property
+    def columns(self) -> tuple[NDArray[np.generic], ...]:
+        return (self.chunk_nos, self.written, self.halves, self.coarse, self.scale, self.slack)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in self.columns)
+
+    def put(self, at: int, new: Vectors) -> None:
+        rows = slice(at, at + len(new.chunk_nos))
+        self.chunk_nos[rows], self.written[rows], self.halves[rows] = new.chunk_nos, new.written, new.halves
+        self.coarse[rows], self.scale[rows], self.slack[rows] = _coarse(new.halves)
+
+    def grown(self, used: int, rows: int) -> _Block:
+        """The first `used` rows in a block of `rows`."""
+        larger = _Block.empty(rows, self.halves.shape[1])
+        for ours, theirs in zip(larger.columns, self.columns, strict=True):
+            ours[:used] = theirs[:used]
+        return larger
+
+
+def _coarse(halves: NDArray[np.float16]) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32]]:
+    """Eight bits a component, each row by its largest, and the bound on what that costs (Cauchy-Schwarz)."""
+    exact = halves.astype(np.float32)
+    scale = np.maximum(np.abs(exact).max(axis=1), np.float32(1e-6)) / np.float32(127)
+    coarse = np.rint(exact / scale[:, None]).astype(np.int8)
+    missing = np.linalg.norm(exact - coarse * scale[:, None], axis=1)
+    rounding = 2 * cosine.sum_error(halves.shape[1]) * np.maximum(1, np.linalg.norm(exact, axis=1))
+    return coarse, scale, (1.001 * missing + rounding).astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """One user's vectors up to a mark. A later state shares the blocks of an earlier one."""
+
+    removed: str
+    filled: int  # the mark `written` of the filling
+    written: int  # and of the last extension
+    blocks: tuple[_Block, ...]
+    used: int  # rows of the last block; the others are full
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.nbytes for block in self.blocks)
+
+    def extended(self, marks: Marks, new: Vectors) -> Held:
+        """With those of the new rows that came after `written`, up to the marks. One caller at a time."""
+        if marks.written <= self.written:
+            return self
+        fresh = new.written > self.written
+        chunk_nos, written, halves = new.chunk_nos[fresh], new.written[fresh], new.halves[fresh]
+        blocks, used, at = list(self.blocks), self.used, 0
+        while at < len(chunk_nos):
+            room = len(blocks[-1].chunk_nos) - used if blocks else 0
+            if room == 0 and blocks and used < BLOCK_ROWS:
+                blocks[-1] = blocks[-1].grown(used, min(BLOCK_ROWS, max(_FIRST_ROWS, 2 * used)))
+            elif room == 0:
+                blocks.append(_Block.empty(_FIRST_ROWS, halves.shape[1]))
+                used = 0
+            else:
+                part = slice(at, at + room)
+                blocks[-1].put(used, Vectors(chunk_nos=chunk_nos[part], written=written[part], halves=halves[part]))
+                taken = len(chunk_nos[part])
+                used, at = used + taken, at + taken
+        return replace(self, written=marks.written, blocks=tuple(blocks), used=used)
+
+    def search(self, query: NDArray[np.float32], limit: int, *, hidden: Collection[int], mark: int) -> list[DenseHit]:
+        """The `limit` nearest of the vectors that were there at `mark`, exactly: see `cosine.exact`."""
+        parts = list(self._parts(mark))
+        rows = sum(count for _, count in parts)
+        if rows == 0:
+            return []
+        near, slack = np.empty(rows, np.float32), np.empty(rows, np.float32)
+        wide = np.empty((max(count for _, count in parts), len(query)), np.float32)
+        first = 0
+        for block, count in parts:
+            # A product per row: it takes no BLAS threads, which concurrent searches would fight for.
+            np.copyto(wide[:count], block.coarse[:count])
+            np.vecdot(wide[:count], query, out=near[first : first + count])
+            near[first : first + count] *= block.scale[:count]
+            slack[first : first + count] = block.slack[:count]
+            first += count
+        slack *= np.float32(max(1.0, float(np.linalg.norm(query))))
+        # Whatever is hidden, `limit` others are surely at least as near as this.
+        wanted = limit + len(hidden)
+        if wanted < rows:
+            surely = np.partition(near - slack, rows - wanted)[rows - wanted]
+            places = np.flatnonzero(near + slack >= surely)
+        else:
+            places = np.arange(rows)
+        chunk_nos, halves = _gather(parts, places)
+        return cosine.best(chunk_nos, cosine.exact(halves, query), limit, hidden=hidden)
+
+    def _parts(self, mark: int) -> Iterator[tuple[_Block, int]]:
+        """The blocks with the number of their rows that were there at the mark."""
+        for place, block in enumerate(self.blocks):
+            count = self.used if place == len(self.blocks) - 1 else len(block.chunk_nos)
+            if mark < self.written:
+                count = int(np.searchsorted(block.written[:count], mark, side="right"))
+            if count:
+                yield block, count
+
+
+def _gather(
+    parts: Sequence[tuple[_Block, int]], places: NDArray[np.intp]
+) -> tuple[NDArray[np.int64], NDArray[np.float16]]:
+    """Numbers and vectors at the places (ascending, counted over all parts)."""
+    ends = np.cumsum([count for _, count in parts])
+    cuts = np.searchsorted(places, ends)
+    chunk_nos, halves, first, start = [], [], 0, 0
+    for (block, _), cut, end in zip(parts, cuts.tolist(), ends.tolist(), strict=True):
+        if cut > first:
+            inside = places[first:cut] - start
+            chunk_nos.append(block.chunk_nos[inside])
+            halves.append(block.halves[inside])
+        first, start = cut, end
+    return np.concatenate(chunk_nos), np.concatenate(halves)
+
+
+@dataclass(kw_only=True)
+class _User:
+    """The one mutable place of a user's state; `extending` is held by who adds to it."""
+
+    held: Held
+    extending: threading.Lock = field(default_factory=threading.Lock)
+
+
+class _NoRoom(Exception):
+    """A filling would take the cache over its bound."""
+
+
+class VectorCache:
+    """Vectors of recently searched users within `megabytes` (of 2^20 bytes). Safe to share between threads.
+
+    A user's first search starts a filling in the background; until it ends, and whenever the cache cannot answer,
+    the caller asks Postgres.
+    """
+
+    def __init__(self, database: Database, *, megabytes: int, fill_threads: int = FILL_THREADS) -> None:
+        self._database = database
+        self._bound = megabytes * 2**20
+        self._fillers = ThreadPoolExecutor(max_workers=fill_threads, thread_name_prefix="cache-fill")
+        # Guards everything below; never held while waiting for anything.
+        self._lock = threading.Lock()
+        self._users: OrderedDict[Key, _User] = OrderedDict()  # least recently used first
+        self._filling: set[Key] = set()
+        self._not_before: dict[Key, float] = {}
+        self._bytes = 0
+        self._closed = threading.Event()
+        self._sweeper = threading.Thread(target=self._sweep, name="cache-sweep", daemon=True)
+        self._sweeper.start()
+
+    def close(self) -> None:
+        """End the threads and drop everything."""
+        with self._lock:
+            self._closed.set()
+        self._fillers.shutdown(wait=True, cancel_futures=True)
+        self._sweeper.join()
+        with self._lock:
+            self._users.clear()
+            self._bytes = 0
+            self._show()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all vectors, those of fillings under way included; at most the bound."""
+        return self._bytes
+
+    @property
+    def filling(self) -> bool:
+        with self._lock:
+            return bool(self._filling)
+
+    def holds(self, user_no: int, index_no: int) -> bool:
+        with self._lock:
+            return (user_no, index_no) in self._users
+
+    def dense(self, conn: Connection, scope: Scope, query: NDArray[np.float32], limit: int) -> list[DenseHit] | None:
+        """What `storage.search.dense` returns for the same arguments in the same snapshot; None: ask that.
+
+        One short statement in the caller's transaction says what was written and removed up to now. `query`:
+        (dimension,), float32, unit length.
+        """
+        if scope.narrowed:
+            metrics.CACHE_SEARCHES.labels("scope").inc()
+            return None
+        hits = self._search(conn, scope, query, limit)
+        metrics.CACHE_SEARCHES.labels("miss" if hits is None else "hit").inc()
+        return hits
+
+    def _search(self, conn: Connection, scope: Scope, query: NDArray[np.float32], limit: int) -> list[DenseHit] | None:
+        key = (scope.user_no, scope.index_no)
+        with self._lock:
+            user = self._users.get(key)
+            if user is not None:
+                self._users.move_to_end(key)
+        if user is None:
+            self._start(key, len(query))
+            return None
+        held = user.held
+        read = vectors.read_since(
+            conn,
+            user_no=scope.user_no,
+            index_no=scope.index_no,
+            after=held.written,
+            limit=MOST_NEW + 1,
+            dimension=len(query),
+        )
+        if read is None:
+            self._drop(key, user, "forgotten")
+            return None
+        marks, new = read
+        if marks.removed != held.removed or len(new.chunk_nos) > MOST_NEW:
+            self._drop(key, user, "forgotten" if marks.removed != held.removed else "outgrown")
+            self._start(key, len(query))
+            return None
+        if marks.written < held.filled:
+            return None
+        if marks.written > held.written:
+            held = self._extend(key, user, marks, new)
+        return held.search(query, limit, hidden=scope.hidden, mark=marks.written)
+
+    def _extend(self, key: Key, user: _User, marks: Marks, new: Vectors) -> Held:
+        with user.extending:
+            before = user.held
+            after = before.extended(marks, new)
+            with self._lock:
+                user.held = after
+                if self._users.get(key) is user:
+                    self._bytes += after.nbytes - before.nbytes
+                    self._make_room()
+        return after
+
+    def _start(self, key: Key, dimension: int) -> None:
+        """Begin a filling, unless one is under way or was tried a short time ago in vain."""
+        with self._lock:
+            now = time.monotonic()
+            if self._closed.is_set() or key in self._filling or key in self._users:
+                return
+            if self._not_before.get(key, now) > now:
+                return
+            self._filling.add(key)
+            self._fillers.submit(self._fill, key, dimension)
+
+    def _fill(self, key: Key, dimension: int) -> None:
+        blocks: list[_Block] = []
+        taken = 0
+        failed = True
+        try:
+            with self._database.connection() as conn:
+                read = vectors.read_all(
+                    conn, user_no=key[0], index_no=key[1], dimension=dimension, slice_rows=BLOCK_ROWS
+                )
+                if read is not None:
+                    marks, rows, slices = read
+                    if rows * _Block.empty(1, dimension).nbytes > self._bound:
+                        raise _NoRoom  # before anybody else has to leave for it
+                    with closing(slices):
+                        for part in slices:
+                            block = _Block.empty(len(part.chunk_nos), dimension)
+                            block.put(0, part)
+                            self._reserve(block.nbytes)
+                            taken += block.nbytes
+                            blocks.append(block)
+            failed = False
+        except _NoRoom:
+            log.info("cache_no_room", user_no=key[0], megabytes=self._bound // 2**20)
+        except CalmemError as exc:
+            log.warning("cache_not_filled", user_no=key[0], error=str(exc))
+        except Exception:  # a thread's outermost frame: nobody would ever see it
+            log.exception("cache_not_filled", user_no=key[0])
+        finally:
+            with self._lock:
+                self._filling.discard(key)
+                if failed or read is None or self._closed.is_set():
+                    self._bytes -= taken
+                    self._later(key)
+                else:
+                    used = len(blocks[-1].chunk_nos) if blocks else 0
+                    held = Held(
+                        removed=marks.removed,
+                        filled=marks.written,
+                        written=marks.written,
+                        blocks=tuple(blocks),
+                        used=used,
+                    )
+                    self._users[key] = _User(held=held)
+                self._show()
+
+    def _reserve(self, nbytes: int) -> None:
+        """Room for a filling's next block, at the cost of who was not asked for the longest time."""
+        with self._lock:
+            if self._closed.is_set():
+                raise _NoRoom
+            self._bytes += nbytes
+            self._make_room()
+            if self._bytes > self._bound:
+                self._bytes -= nbytes
+                raise _NoRoom
+
+    def _make_room(self) -> None:
+        while self._bytes > self._bound and self._users:
+            key, user = next(iter(self._users.items()))
+            if len(self._users) == 1 and not self._filling:
+                self._later(key)  # alone too large
+            self._forget(key, user, "room")
+        self._show()
+
+    def _later(self, key: Key) -> None:
+        now = time.monotonic()
+        self._not_before = {other: at for other, at in self._not_before.items() if at > now}
+        self._not_before[key] = now + AGAIN_SECONDS
+
+    def _drop(self, key: Key, user: _User, reason: Reason) -> None:
+        with self._lock:
+            if self._users.get(key) is user:
+                self._forget(key, user, reason)
+                self._show()
+
+    def _forget(self, key: Key, user: _User, reason: Reason) -> None:
+        del self._users[key]
+        self._bytes -= user.held.nbytes
+        metrics.CACHE_DROPS.labels(reason).inc()
+
+    def _show(self) -> None:
+        metrics.CACHE_BYTES.set(self._bytes)
+        metrics.CACHE_USERS.set(len(self._users))
+
+    def _sweep(self) -> None:
+        """Drop, soon, what was forgotten although nobody asks for it in this process any more."""
+        while not self._closed.wait(SWEEP_SECONDS):
+            with self._lock:
+                held = dict(self._users)
+            if not held:
+                continue
+            try:
+                with self._database.connection() as conn:
+                    marks = vectors.removal_marks(conn, [user_no for user_no, _ in held])
+            except TransientError:
+                continue
+            except CalmemError as exc:
+                log.warning("cache_not_swept", error=str(exc))
+                continue
+            for key, user in held.items():
+                if marks.get(key) != user.held.removed:
+                    self._drop(key, user, "forgotten")

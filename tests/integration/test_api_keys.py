@@ -563,6 +563,39 @@ def test_bound_to_another_address_it_lets_nobody_in_when_there_is_no_key(setting
 
 
 @pytest.mark.parametrize(
+    ("headers", "local"),
+    [
+        ({}, True),
+        ({"Host": "localhost:8101"}, True),
+        ({"Host": "[::1]:8101", "Origin": "http://localhost:3000"}, True),
+        ({"Host": "evil.example:8101"}, False),
+        ({"Host": "127.0.0.1.evil.example"}, False),
+        ({"Host": "localhost.evil.example"}, False),
+        ({"Origin": "https://evil.example"}, False),
+        ({"Origin": "http://127.0.0.1@evil.example"}, False),
+        ({"Origin": "null"}, False),
+        ({"Origin": ""}, False),
+        ({"Host": "[::1"}, False),
+    ],
+)
+def test_without_a_key_no_web_page_is_served(settings: Settings, headers: dict[str, str], local: bool) -> None:
+    with client(create_ingest(settings)) as http:
+        answer = http.post("/v1/messages", json=MESSAGE, headers=headers)
+        if local:
+            assert answer.status_code == 201
+        else:
+            assert_problem(answer, 403)
+    with client(create_ingest(replace(settings, allow_open=True))) as http:
+        assert http.post("/v1/messages", json=MESSAGE, headers=headers).status_code == 201
+
+
+def test_with_a_key_any_host_and_origin_is_served(calmem: Services, keys: Keys) -> None:
+    key = make(keys, KeyScope.RECORD)
+    elsewhere = {"Host": "memory.example", "Origin": "https://app.example", **bearer(key)}
+    assert calmem.ingest.post("/v1/messages", json=MESSAGE, headers=elsewhere).status_code == 201
+
+
+@pytest.mark.parametrize(
     ("host", "expected"),
     [
         ("127.0.0.1", True),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
@@ -60,11 +61,13 @@ class Access:
     """The gate of one service.
 
     `scopes`: what each guarded route needs, "METHOD /path/template" -> scope; a route that is not named needs admin.
-    Without any key a caller is let in only where the service is bound to loopback, or `allow_open` is set.
+    Without any key a caller is let in only where the service is bound to loopback, and is no web page of elsewhere,
+    or where `allow_open` is set.
     """
 
     def __init__(self, database: Database, settings: Settings, scopes: Mapping[str, KeyScope]) -> None:
         self._keyring = Keyring(database)
+        self._allow_open = settings.allow_open
         self._may_be_open = settings.allow_open or is_loopback(settings.host)
         self.scopes = dict(scopes)
         self.limiter: Limiter | None = None
@@ -72,7 +75,7 @@ class Access:
     async def identify(self, headers: Headers) -> Caller:
         """The caller by the request's headers, counted against the key's limit.
 
-        Raises Unauthorized, RateLimited, TransientError (nothing is known yet and the database is away).
+        Raises Unauthorized, Forbidden, RateLimited, TransientError (nothing is known yet and the database is away).
         """
         offered = offered_key(headers)
         try:
@@ -85,6 +88,9 @@ class Access:
         except Unauthorized:
             metrics.REFUSED.labels("key").inc()
             raise
+        if key is None and not self._allow_open and not is_local(headers):
+            metrics.REFUSED.labels("origin").inc()
+            raise Forbidden("without an API key only this machine is served; Host or Origin of the request is another")
         if key is not None and self.limiter is not None:
             wait = await run_in_threadpool(self.limiter, key.prefix)
             if wait is not None:
@@ -171,6 +177,20 @@ def is_loopback(host: str) -> bool:
     except OSError:
         return False
     return bool(found) and all(ipaddress.ip_address(str(one[4][0]).split("%")[0]).is_loopback for one in found)
+
+
+def is_local(headers: Headers) -> bool:
+    """Whether neither Host nor Origin is foreign: a browser can be made to send a page's requests to loopback."""
+    host, origin = headers.get("host"), headers.get("origin")
+    return (not host or _names_loopback(f"//{host}")) and (origin is None or _names_loopback(origin))
+
+
+def _names_loopback(address: str) -> bool:
+    try:
+        name = urlsplit(address).hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def refuse_open(settings: Settings) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
 from mcp.server.context import ServerRequestContext
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -21,7 +19,6 @@ from calmem.settings import Settings
 from calmem_services.http import health
 from calmem_services.http.access import Access, Caller, is_loopback, remember_caller
 from calmem_services.http.app import build
-from calmem_services.http.problems import Problem
 from calmem_services.mcp.server import Resources, create_server
 from calmem_services.mcp.tools import Connection
 
@@ -29,7 +26,6 @@ PATH = "/mcp"
 USER_HEADER = "X-Calmem-User"
 SESSION_HEADER = "X-Calmem-Session"
 _CONNECTION = "calmem.connection"
-_LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -62,23 +58,12 @@ class _Guarded:
         self._access = access
         self._header_allowed = header_allowed
         self.route: Route | None = None  # for the access log, as FastAPI names it for its own routes
-        # Without a key, a web page of anywhere could speak to this port through the user's browser.
-        self._local_only = TransportSecurityMiddleware(
-            TransportSecuritySettings(
-                allowed_hosts=[*_LOCAL, *(f"{host}:*" for host in _LOCAL)],
-                allowed_origins=[f"http://{host}{port}" for host in _LOCAL for port in ("", ":*")],
-            )
-        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["route"] = self.route
         request = Request(scope)
         caller = await self._access.identify(request.headers)
         remember_caller(scope, caller)
-        if caller.key is None:
-            refusal = await self._local_only.validate_request(request)
-            if refusal is not None:
-                raise Problem(HTTPStatus.FORBIDDEN, "without an API key only programs of this machine are served")
         scope[_CONNECTION] = self._connection(request, caller)
         await self._manager.handle_request(scope, receive, send)
 

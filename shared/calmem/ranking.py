@@ -24,6 +24,8 @@ TELLING_CHARS = 200
 # A query is about this user's memory if one chunk is that much nearer than `min_cosine`, counting the share of the
 # query's words it has; or has that share of them; or (a chunk without its vector yet) at least that share.
 NEARER, COVERED_COUNTS, COVERED, COVERED_UNSEEN = 0.05, 0.15, 0.5, 0.2
+# The nearest of many is near by chance: from so many vectors on all of NEARER is asked, of fewer less.
+MANY = 200
 # In scripts without spaces the words are characters and pairs: that share of them the user must have used somewhere.
 KNOWN = 0.32
 # What is left of the weight of meaning where the model does not know the query's words.
@@ -101,7 +103,7 @@ class Found:
 def is_about(dense: DenseHits, words: WordHits, *, script: Script, min_cosine: float) -> bool:
     """Whether the query has to do with this user's memory at all; if not, its best hits are only the least bad."""
     covered = {hit.chunk_no: hit.covered for hit in words.hits}
-    near = min_cosine + NEARER
+    near = min_cosine + NEARER * min(1.0, log1p(len(dense.hits)) / log1p(MANY))
     if any(hit.identifier or hit.covered >= COVERED for hit in words.hits):
         return True
     if dense.understood and any(

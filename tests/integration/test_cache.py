@@ -85,7 +85,7 @@ def test_both_ways_equal_brute_force_in_float64(
         drawn = drawn[0] + rng.standard_normal(drawn.shape).astype(np.float32) * np.float32(1e-3)
         drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
     elif shape == "the same again and again":
-        drawn = drawn[rng.integers(0, 3, len(drawn))]
+        drawn = drawn[rng.integers(0, min(3, len(drawn)), len(drawn))]
     query = units(rng, 1, DIMENSION)[0]
     told = Told(database)
     told.add(drawn[:before])

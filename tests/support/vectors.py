@@ -77,7 +77,7 @@ class Told:
                     attempts=1,
                     size=4,
                 ),
-                [NewChunk(span=Span(start=0, end=4), tokens=[1], vector=self.vectors[no].astype(np.float32))],
+                [NewChunk(span=Span(start=0, end=4), chunk_no=no, vector=self.vectors[no].astype(np.float32))],
             )
             for no in chunk_nos
         ]

@@ -130,9 +130,9 @@ def about(hits: DenseHits, words: WordHits, script: Script = "latin") -> bool:
 @pytest.mark.parametrize(
     ("cosine", "covered", "expected"),
     [
-        (0.46, 0.0, True),  # near by meaning alone
+        (0.46, 0.0, True),  # near by meaning alone: among 200 and more, 0.45 is asked
         (0.42, 0.0, False),
-        (0.42, 0.3, True),  # 0.42 + 0.15 * 0.3 = 0.465, and 0.45 is enough
+        (0.42, 0.3, True),  # 0.42 + 0.15 * 0.3 = 0.465
         (0.1, 0.49, False),
         (0.1, 0.5, True),  # half of the query's words
     ],
@@ -141,7 +141,14 @@ def test_the_best_hit_decides_whether_a_query_is_about_this_memory(
     cosine: float, covered: float, expected: bool
 ) -> None:
     words = WordHits(hits=[word(1, 1.0, covered)], known=1.0)
-    assert about(DenseHits(hits=dense(c1=cosine)), words) is expected
+    far = [DenseHit(chunk_no=no, cosine=0.0) for no in range(2, 201)]
+    assert about(DenseHits(hits=dense(c1=cosine) + far), words) is expected
+
+
+def test_in_a_small_memory_less_nearness_is_asked() -> None:
+    # log1p(1) / log1p(200) is 0.131, so one vector asks for 0.4065.
+    assert not about(DenseHits(hits=dense(c1=0.406)), WordHits())
+    assert about(DenseHits(hits=dense(c1=0.407)), WordHits())
 
 
 def test_an_identifier_is_always_about_this_memory() -> None:

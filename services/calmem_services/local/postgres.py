@@ -27,6 +27,10 @@ _STOP_SECONDS = 30.0
 _LONGEST_SOCKET_PATH = 100
 
 
+def _socket_fits(directory: Path) -> bool:
+    return len(os.fsencode(directory / ".s.PGSQL.5432.lock")) < _LONGEST_SOCKET_PATH
+
+
 class EmbeddedPostgres:
     """Runs as a user of its own when we are root, and ends when we do, even by kill -9.
 
@@ -134,9 +138,11 @@ class EmbeddedPostgres:
         return Path(lines[4]) if len(lines) > 7 and lines[7].strip() == "ready" else None
 
     def _choose_socket_directory(self) -> Path:
-        if len(os.fsencode(self._directory / ".s.PGSQL.5432.lock")) < _LONGEST_SOCKET_PATH:
+        if _socket_fits(self._directory):
             return self._directory
-        directory = tempfile.mkdtemp(prefix="calmem-postgres-")
+        # TMPDIR may be as long.
+        parent = None if _socket_fits(Path(tempfile.gettempdir()) / "calmem-postgres-12345678") else "/tmp"
+        directory = tempfile.mkdtemp(prefix="calmem-postgres-", dir=parent)
         if self._installed.system_user is not None:
             shutil.chown(directory, self._installed.system_user)
         return Path(directory)

@@ -18,7 +18,7 @@ import pytest
 
 from calmem import keys as key_module
 from calmem.errors import InvalidInput, NotFound, Unauthorized
-from calmem.keys import CHECK_SECONDS, Keyring, Keys, NewKey, hash_key
+from calmem.keys import Keyring, Keys, NewKey, hash_key
 from calmem.model import KeyScope
 from calmem.ratelimit import RateLimiter
 from calmem.settings import Settings
@@ -33,6 +33,8 @@ from tests.support.processes import eventually, running
 from tests.support.serving import serving
 
 COMMAND = [sys.executable, "-m", "calmem_services.cli.main"]
+# "Within seconds": far above what is documented, far below what anybody would call that.
+SECONDS = 20.0
 MESSAGE = {"user_id": "ada", "session_id": "s1", "role": "user", "content": "The boiler is a Vaillant."}
 RECALL = {"user_id": "ada", "session_id": "s2", "query": "boiler", "current_tokens": 0, "context_window_capacity": 1000}
 FACT = {"user_id": "ada", "value": "Turin"}
@@ -205,7 +207,7 @@ def test_a_revoked_key_is_refused_within_seconds_everywhere(calmem: Services, ke
         ]
         return {answer.status_code for answer in answers} == {401}
 
-    eventually(refused, "the revoked key is refused by both services", seconds=5 * CHECK_SECONDS)
+    eventually(refused, "the revoked key is refused by both services", seconds=SECONDS)
     assert calmem.ingest.get("/v1/users/ada", headers=bearer(other)).status_code == 200
     assert keys.revoke(key.key.prefix).revoked_at == revoked.revoked_at
     keys.revoke(other.key.prefix)
@@ -224,7 +226,7 @@ def test_the_first_key_closes_running_services(calmem: Services, keys: Keys) -> 
     eventually(
         lambda: calmem.record().status_code == 401 and calmem.recall().status_code == 401,
         "both services ask for a key",
-        seconds=5 * CHECK_SECONDS,
+        seconds=SECONDS,
     )
     for one in (calmem.ingest, calmem.retrieval):
         document = one.get("/openapi.json").json()

@@ -7,7 +7,7 @@ import sys
 import click
 
 from calmem.errors import CalmemError, InvalidInput
-from calmem_services.cli import data, evaluate, models, operate, processes
+from calmem_services.cli import data, evaluate, keys, models, operate, processes
 
 
 class _AsWritten(click.Group):
@@ -30,6 +30,7 @@ for command in (
     *processes.COMMANDS,
     *operate.COMMANDS,
     *data.COMMANDS,
+    *keys.COMMANDS,
     evaluate.evaluate,
     models.model,
 ):

@@ -10,6 +10,7 @@ from types import FrameType
 
 import click
 
+from calmem.ratelimit import RateLimiter
 from calmem.settings import Settings
 from calmem_services.cli import output
 from calmem_services.demo.play import play
@@ -87,8 +88,8 @@ def ingest(host: str | None, port: int | None) -> None:
     """Record messages; users and deletion."""
     from calmem_services.ingest.app import create_app
 
-    chosen = output.settings()
-    serve_app(create_app(chosen), chosen, host=host or chosen.host, port=port or chosen.ingest_port)
+    chosen = _bound_to(host)
+    serve_app(create_app(chosen), chosen, port=port or chosen.ingest_port, limiter=_limiter(chosen))
 
 
 @serve.command()
@@ -98,8 +99,44 @@ def retrieval(host: str | None, port: int | None) -> None:
     """Recall, search, facts; reading back."""
     from calmem_services.retrieval.app import create_app
 
+    chosen = _bound_to(host)
+    serve_app(create_app(chosen), chosen, port=port or chosen.retrieval_port, limiter=_limiter(chosen))
+
+
+@click.command()
+@click.option("--http", is_flag=True, help="Serve streamable HTTP at /mcp instead of stdin and stdout.")
+@click.option("--user", help="Whose memory it is; over stdio only (default: CALMEM_MCP_USER).")
+@click.option("--session", help="Session that facts are written to; over stdio only (default: CALMEM_MCP_SESSION).")
+@_host
+@_port
+def mcp(http: bool, user: str | None, session: str | None, host: str | None, port: int | None) -> None:
+    """Serve facts and memory to MCP clients. Over HTTP the user is the one the API key is bound to."""
+    try:
+        from calmem_services.mcp.app import create_app
+        from calmem_services.mcp.server import run_stdio
+    except ModuleNotFoundError as exc:
+        raise click.UsageError(f"{exc.name} is not installed: pip install 'calmem[mcp]'") from exc
+    chosen = _bound_to(host)
+    if not http:
+        if host or port:
+            raise click.UsageError("--host and --port go with --http")
+        run_stdio(chosen, user_id=user or chosen.mcp_user, session_id=session or chosen.mcp_session)
+        return
+    if user or session:
+        raise click.UsageError("--user and --session are for stdio; over HTTP the API key says whose memory it is")
+    serve_app(create_app(chosen), chosen, port=port or chosen.mcp_port, limiter=_limiter(chosen))
+
+
+def _bound_to(host: str | None) -> Settings:
     chosen = output.settings()
-    serve_app(create_app(chosen), chosen, host=host or chosen.host, port=port or chosen.retrieval_port)
+    return replace(chosen, host=host or chosen.host)
+
+
+def _limiter(settings: Settings) -> RateLimiter | None:
+    """Made here, since retrieval must not know Redis."""
+    if settings.rate_limit_per_minute == 0 or not settings.redis_url:
+        return None
+    return RateLimiter(settings.redis_url, per_minute=settings.rate_limit_per_minute)
 
 
 @click.command()
@@ -128,4 +165,4 @@ def sweeper(once: bool) -> None:
     run_sweeper(output.settings(), once=once)
 
 
-COMMANDS = (up, demo, serve, worker, sweeper)
+COMMANDS = (up, demo, serve, mcp, worker, sweeper)

@@ -10,12 +10,14 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
+from calmem.model import KeyScope
 from calmem.queueing import WakeUps
 from calmem.recording import Recorder
 from calmem.settings import Settings
 from calmem.storage.pool import Database
 from calmem.users import Users
 from calmem_services.http import health, schemas, wire
+from calmem_services.http.access import Access
 from calmem_services.http.app import build
 from calmem_services.http.bodies import read_body
 from calmem_services.http.problems import documented
@@ -27,6 +29,16 @@ _BATCH_BYTES = 67_108_864
 _USER_BODY = schemas.closed(
     {}, {"memory": {"enum": ["on", "off"]}, "time_zone": {"type": "string", "examples": ["Asia/Shanghai"]}}
 )
+_SCOPES = {
+    "POST /v1/messages": KeyScope.RECORD,
+    "POST /v1/messages:batch": KeyScope.RECORD,
+    "GET /v1/users/{user_id}": KeyScope.RECORD,
+    # What switches a user's memory off or removes something for good is not for the key that every turn carries.
+    "PUT /v1/users/{user_id}": KeyScope.ADMIN,
+    "DELETE /v1/users/{user_id}": KeyScope.ADMIN,
+    "DELETE /v1/sessions/{session_id}": KeyScope.ADMIN,
+    "DELETE /v1/messages/{message_id}": KeyScope.ADMIN,
+}
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -40,7 +52,12 @@ def create_app(settings: Settings) -> FastAPI:
         with database:
             yield
 
-    app = build("calmem ingest", "Records messages; users and what is deleted of them.", resources=resources)
+    app = build(
+        "calmem ingest",
+        "Records messages; users and what is deleted of them.",
+        resources=resources,
+        access=Access(database, settings, _SCOPES),
+    )
     app.include_router(health.router(database, settings, {}))
 
     @app.post(

@@ -144,10 +144,17 @@ _LOCK_MARKS = "SELECT 1 FROM users WHERE user_no = %s FOR NO KEY UPDATE"
 # the receipt exact and leaves nothing that was written meanwhile.
 _LOCK_MESSAGES = "SELECT count(*) FROM (SELECT 1 FROM messages WHERE user_no = %(user_no)s {where} ORDER BY message_no FOR UPDATE) AS locked"
 
+# A key bound to nobody speaks for everybody, so it is revoked in the same statement.
+_REVOKE_KEYS = """
+UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()), user_id = NULL
+WHERE user_id = (SELECT user_id FROM users WHERE user_no = %s)
+"""
+
 
 def delete_user(conn: Connection, user_no: int) -> Mapping[str, int]:
-    """Remove everything of the user; counts per kind."""
+    """Remove everything of the user, and revoke the keys bound to them; counts per kind."""
     conn.execute(_LOCK_USER, (user_no,))
+    conn.execute(_REVOKE_KEYS, (user_no,))
     conn.execute(_LOCK_MESSAGES.format(where="").encode(), {"user_no": user_no})
     counts = _count(conn, _COUNT_USER, {"user_no": user_no})
     gone = conn.execute("DELETE FROM users WHERE user_no = %s", (user_no,)).rowcount

@@ -35,7 +35,10 @@ def writes(memory: Memory) -> list[Callable[[], object]]:
 
 
 def set_read_only(url: str) -> None:
-    run(url, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$")
+    run(
+        url,
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$",
+    )
 
 
 @contextmanager

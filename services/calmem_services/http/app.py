@@ -16,6 +16,7 @@ from calmem import logs
 from calmem.errors import InvalidInput
 from calmem.settings import Settings
 from calmem_services.http import problems
+from calmem_services.http.paths import KeptSlashes
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +40,7 @@ def build(title: str, description: str, *, resources: Callable[[], AbstractConte
     )
     problems.install(app)
     app.add_middleware(AccessLog)
+    app.add_middleware(KeptSlashes)  # outside of the log, which reads the route from the same scope
     return app
 
 

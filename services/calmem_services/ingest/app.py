@@ -80,7 +80,7 @@ def create_app(settings: Settings) -> FastAPI:
         return {"results": [wire.recorded(one) for one in stored]}
 
     @app.get(
-        "/v1/users/{user_id:path}",
+        "/v1/users/{user_id:id}",
         responses={200: schemas.answer(schemas.USER), **documented(404, 422, 503)},
     )
     def get_user(user_id: UserIdInPath) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def create_app(settings: Settings) -> FastAPI:
         return wire.user(users.get(user_id))
 
     @app.put(
-        "/v1/users/{user_id:path}",
+        "/v1/users/{user_id:id}",
         openapi_extra=schemas.body(_USER_BODY),
         responses={200: schemas.answer(schemas.USER), **documented(400, 404, 413, 415, 422, 503)},
     )
@@ -97,15 +97,13 @@ def create_app(settings: Settings) -> FastAPI:
         fields = await read_body(request, _USER_BODY, limit_bytes=65_536)
         return wire.user(await run_in_threadpool(users.put, user_id, **fields))
 
-    @app.delete(
-        "/v1/users/{user_id:path}", responses={200: schemas.answer(schemas.REMOVED), **documented(404, 422, 503)}
-    )
+    @app.delete("/v1/users/{user_id:id}", responses={200: schemas.answer(schemas.REMOVED), **documented(404, 422, 503)})
     def delete_user(user_id: UserIdInPath) -> dict[str, Any]:
         """Remove everything of the user; counts per kind."""
         return {"removed": dict(users.delete_user(user_id).removed)}
 
     @app.delete(
-        "/v1/sessions/{session_id:path}",
+        "/v1/sessions/{session_id:id}",
         responses={200: schemas.answer(schemas.REMOVED), **documented(403, 404, 422, 503)},
     )
     def delete_session(session_id: SessionIdInPath, user_id: UserId) -> dict[str, Any]:
@@ -113,7 +111,7 @@ def create_app(settings: Settings) -> FastAPI:
         return {"removed": dict(users.delete_session(user_id, session_id).removed)}
 
     @app.delete(
-        "/v1/messages/{message_id:path}", responses={200: schemas.answer(schemas.REMOVED), **documented(404, 422, 503)}
+        "/v1/messages/{message_id:id}", responses={200: schemas.answer(schemas.REMOVED), **documented(404, 422, 503)}
     )
     def delete_message(message_id: MessageIdInPath, user_id: UserId) -> dict[str, Any]:
         """Remove one message and everything derived from it; counts per kind."""

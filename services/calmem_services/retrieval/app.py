@@ -115,7 +115,7 @@ def create_app(settings: Settings) -> FastAPI:
         return {"items": [wire.item(item) for item in items]}
 
     @app.put(
-        "/v1/sessions/{session_id:path}/facts/{key:path}",
+        "/v1/sessions/{session_id:id}/facts/{key:id}",
         openapi_extra=schemas.body(_FACT),
         responses={200: schemas.answer(schemas.FACT_STORED), **documented(400, 403, 404, 413, 415, 422, 503)},
     )
@@ -140,7 +140,7 @@ def create_app(settings: Settings) -> FastAPI:
         return {"facts": [wire.fact(fact) for fact in found]}
 
     @app.delete(
-        "/v1/sessions/{session_id:path}/facts/{key:path}",
+        "/v1/sessions/{session_id:id}/facts/{key:id}",
         responses={200: schemas.answer(schemas.shown({"removed": {"const": 1}})), **documented(403, 404, 422, 503)},
     )
     def forget(session_id: SessionIdInPath, key: KeyInPath, user_id: UserId) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def create_app(settings: Settings) -> FastAPI:
         return {"sessions": [wire.session(one) for one in page], "next_cursor": following}
 
     @app.get(
-        "/v1/sessions/{session_id:path}/messages",
+        "/v1/sessions/{session_id:id}/messages",
         responses={200: schemas.answer(schemas.page("messages", schemas.MESSAGE)), **documented(403, 404, 422, 503)},
     )
     def messages(

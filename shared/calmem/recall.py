@@ -67,6 +67,11 @@ class _Memory:
     scope: Scope
     index: SearchIndex
     speakers: Sequence[str]
+    hide: Callable[[Connection], list[int]]  # chunk_nos of the active context as it is now
+
+
+def _hide_nothing(_conn: Connection) -> list[int]:
+    return []
 
 
 class _Clock:
@@ -169,17 +174,24 @@ class Recaller:
             if user is None or not user.memory_on:
                 return user, None, []
             remembered = [] if session_no is None else facts.session_facts(conn, user.user_no, session_no)
-            hidden: list[int] = []
-            if session_no is not None and active_from_seq is not None:
-                hidden = search.hidden_from_seq(conn, user.user_no, session_no, active_from_seq)
-            elif session_no is not None and active_message_ids:
-                hidden = search.hidden_by_id(conn, user.user_no, session_no, active_message_ids)
-            scope = Scope(
-                user_no=user.user_no, index_no=index.index_no, hidden=hidden, since=asked.since, until=asked.until
-            )
             if not search.has_memory(conn, user.user_no):
                 return user, None, []
-            return user, _open(conn, user, scope, index), remembered
+            user_no = user.user_no
+
+            def hide(conn: Connection) -> list[int]:
+                if active_from_seq is None and not active_message_ids:
+                    return []
+                active = users.own_session(conn, user_no, session_id)
+                if active is None:
+                    return []
+                if active_from_seq is not None:
+                    return search.hidden_from_seq(conn, user_no, active, active_from_seq)
+                return search.hidden_by_id(conn, user_no, active, active_message_ids or ())
+
+            scope = Scope(
+                user_no=user_no, index_no=index.index_no, hidden=hide(conn), since=asked.since, until=asked.until
+            )
+            return user, _open(conn, user, scope, index, hide), remembered
 
         user, memory, remembered = clock.stage("context", lambda: self._read(clock, open_memory))
         if user is not None and not user.memory_on:
@@ -287,7 +299,10 @@ class Recaller:
 
         def load(conn: Connection) -> list[Item]:
             search.bound_reads(conn, int(max(clock.left(), LOAD_SECONDS) * 1_000))
-            places = search.places(conn, scope, numbers)
+            # The host may be recording the very turn that asks, and a worker may be cutting the active ones anew.
+            hidden = set(memory.hide(conn))
+            visible = replace(scope, hidden=sorted(hidden))
+            places = search.places(conn, visible, [no for no in numbers if no not in hidden])
             found = ranking.fuse(
                 meant.hits,
                 said.hits,
@@ -298,7 +313,7 @@ class Recaller:
             )
             loaded = search.load_items(
                 conn,
-                scope,
+                visible,
                 [one.chunk_no for one in found if one.chunk_no is not None],
                 [one.place for one in found if one.chunk_no is None],
             )
@@ -378,8 +393,14 @@ def _answer(
     )
 
 
-def _open(conn: Connection, user: User, scope: Scope, index: SearchIndex) -> _Memory:
-    return _Memory(user=user, scope=scope, index=index, speakers=search.speakers(conn, user.user_no))
+def _open(
+    conn: Connection,
+    user: User,
+    scope: Scope,
+    index: SearchIndex,
+    hide: Callable[[Connection], list[int]] = _hide_nothing,
+) -> _Memory:
+    return _Memory(user=user, scope=scope, index=index, speakers=search.speakers(conn, user.user_no), hide=hide)
 
 
 def _check(

@@ -89,7 +89,7 @@ class User:
     user_id: str
     memory_on: bool
     time_zone: str
-    key: bytes
+    key: bytes = field(repr=False)  # of the user's word postings: never shown
 
 
 class KeyScope(StrEnum):
@@ -279,7 +279,7 @@ class Claim:
     seq: int
     created_at: datetime
     name: str | None
-    user_key: bytes
+    user_key: bytes = field(repr=False)
     attempts: int
     size: int
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import get_args
@@ -12,7 +12,7 @@ from calmem import budget, ranking, text
 from calmem.errors import InvalidInput
 from calmem.model import Block, Budget, Fact, Item, Recall, SearchIndex, Style, Tier, User
 from calmem.models import Models
-from calmem.searching import ARMS, Clock, Memory, Searcher
+from calmem.searching import ARMS, Clock, Memory, Searcher, hide_nothing
 from calmem.settings import Settings
 from calmem.storage import facts, indexes, search, users
 from calmem.storage.pool import Connection, Database
@@ -101,17 +101,24 @@ class Recaller:
             if user is None or not user.memory_on:
                 return user, None, []
             remembered = [] if session_no is None else facts.session_facts(conn, user.user_no, session_no)
-            hidden: list[int] = []
-            if session_no is not None and active_from_seq is not None:
-                hidden = search.hidden_from_seq(conn, user.user_no, session_no, active_from_seq)
-            elif session_no is not None and active_message_ids:
-                hidden = search.hidden_by_id(conn, user.user_no, session_no, active_message_ids)
-            scope = Scope(
-                user_no=user.user_no, index_no=index.index_no, hidden=hidden, since=asked.since, until=asked.until
-            )
             if not search.has_memory(conn, user.user_no):
                 return user, None, []
-            return user, _open(conn, user, scope, index), remembered
+            user_no = user.user_no
+
+            def hide(conn: Connection) -> list[int]:
+                if active_from_seq is None and not active_message_ids:
+                    return []
+                active = users.own_session(conn, user_no, session_id)
+                if active is None:
+                    return []
+                if active_from_seq is not None:
+                    return search.hidden_from_seq(conn, user_no, active, active_from_seq)
+                return search.hidden_by_id(conn, user_no, active, active_message_ids or ())
+
+            scope = Scope(
+                user_no=user_no, index_no=index.index_no, hidden=hide(conn), since=asked.since, until=asked.until
+            )
+            return user, _open(conn, user, scope, index, hide), remembered
 
         user, memory, remembered = clock.stage("context", lambda: self._searcher.read(clock, open_memory))
         if user is not None and not user.memory_on:
@@ -211,8 +218,14 @@ def _answer(
     )
 
 
-def _open(conn: Connection, user: User, scope: Scope, index: SearchIndex) -> Memory:
-    return Memory(user=user, scope=scope, index=index, speakers=search.speakers(conn, user.user_no))
+def _open(
+    conn: Connection,
+    user: User,
+    scope: Scope,
+    index: SearchIndex,
+    hide: Callable[[Connection], list[int]] = hide_nothing,
+) -> Memory:
+    return Memory(user=user, scope=scope, index=index, speakers=search.speakers(conn, user.user_no), hide=hide)
 
 
 def _check(

@@ -38,6 +38,11 @@ class Memory:
     scope: Scope
     index: SearchIndex
     speakers: Sequence[str]
+    hide: Callable[[Connection], list[int]]  # chunk_nos of the active context as it is now
+
+
+def hide_nothing(_conn: Connection) -> list[int]:
+    return []
 
 
 class Clock:
@@ -129,7 +134,10 @@ class Searcher:
 
         def load(conn: Connection) -> list[Item]:
             search.bound_reads(conn, int(max(clock.left(), LOAD_SECONDS) * 1_000))
-            places, sent = search.places(conn, scopes[0], numbers)
+            # The host may be recording the very turn that asks, and a worker may be cutting the active ones anew.
+            hidden = set(memory.hide(conn))
+            visible = replace(scopes[0], hidden=sorted(hidden))
+            places, sent = search.places(conn, visible, [no for no in numbers if no not in hidden])
             found = ranking.fuse(
                 meant.hits,
                 said.hits,
@@ -141,7 +149,7 @@ class Searcher:
             )
             loaded = search.load_items(
                 conn,
-                scopes[0],
+                visible,
                 [one.chunk_no for one in found if one.chunk_no is not None],
                 [one.place for one in found if one.chunk_no is None],
             )

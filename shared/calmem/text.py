@@ -97,7 +97,7 @@ def _clean(text: str) -> str:
     return normalize("NFC", text)
 
 
-# Python sorts the marks of one letter by insertion, in quadratic time; 1 MiB of them would keep a process for an hour.
+# Python sorts the marks of one letter by insertion, in quadratic time; 1 MiB of them would keep a process for some ten minutes.
 # Also letters that become marks (half-width Japanese sound marks, Tibetan vowels).
 _MARKS = regex.compile(r"[\p{M}\uff9e\uff9f]{32,}+")
 

@@ -8,6 +8,7 @@ these vectors, which is the worst case of calmem's cache: many scores lie close 
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -134,6 +135,7 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
                     except ImportError as exc:
                         rows.append(_missing(size, peer, exc))
                 rows += _measured(size, ways, chunks, asked, pace)
+            print(f"{size:,} chunks: measured", file=sys.stderr, flush=True)
     return rows
 
 
@@ -320,13 +322,14 @@ def _per_second(call: Callable[[int], object], clients: int, pace: Pace) -> floa
         return answered, began, time.perf_counter()
 
     with ThreadPoolExecutor(max_workers=clients) as threads:
-        answered, began, ended = zip(*threads.map(ask_on, range(clients)), strict=True)
-    return sum(answered) / (max(ended) - min(began))
+        done = list(threads.map(ask_on, range(clients)))
+    first, last = min(began for _, began, _ in done), max(ended for _, _, ended in done)
+    return sum(answered for answered, _, _ in done) / (last - first)
 
 
 def _missing(size: int, peer: Peer, exc: ImportError) -> Row:
     note = f"NOT MEASURED: {peer.package} is not installed ({exc})"
-    return Row(what=f"{size:>7,} chunks: {peer.name}", value=0.0, unit="ms", note=note)
+    return Row(what=f"{size:>7,} chunks: {peer.name}", value=0.0, unit="chunks", note=note)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ class Pace:
     fill_seconds: float  # of each peer at each size
 
 
-_FULL = Pace(sizes=SIZES, rounds=50, seconds=2.0, fill_seconds=60.0)
+_FULL = Pace(sizes=SIZES, rounds=50, seconds=2.0, fill_seconds=180.0)
 _QUICK = Pace(sizes=SIZES[:2], rounds=20, seconds=0.25, fill_seconds=10.0)
 
 

@@ -92,12 +92,43 @@ class User:
     key: bytes
 
 
+class KeyScope(StrEnum):
+    """What an API key opens; none includes another."""
+
+    RECORD = "record"
+    RECALL = "recall"
+    FACTS = "facts"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiKey:
+    """A key as it is stored. `user_id`: the only user it speaks for, None: any."""
+
+    prefix: str
+    hash: bytes = field(repr=False)
+    name: str
+    scopes: frozenset[KeyScope]
+    user_id: str | None
+    created_at: datetime
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Span:
     """Half-open range of Unicode code points `[start, end)` in a message's content."""
 
     start: int
     end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """A stretch of time, [since, until); None is open."""
+
+    since: datetime | None
+    until: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True)

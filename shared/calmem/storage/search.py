@@ -120,7 +120,8 @@ def _compare(rows: Sequence[tuple[Any, ...]], query: NDArray[np.float32], limit:
 
 # BM25 (Robertson and Zaragoza 2009, k1 = 1.2, b = 0.75, idf as in Lucene, never negative) over the rows that match.
 # The inner join sees only the hash, so that GIN is the one way in; the user is checked outside of it.
-# A word in `common` chunks or more says little and costs most: it counts only when the query has no rarer one.
+# A word in `common` chunks or more costs most and says least: where the query has a rarer one, it is counted only in
+# the chunks that have a rarer one, and its df is estimated from its share of those.
 # What share of the query a chunk covers goes by idf too, among `others` more chunks that have none of its words: in a
 # history of three messages every word would be common.
 # float8 throughout: numeric made the sums three times as slow.
@@ -132,35 +133,49 @@ WITH size AS MATERIALIZED (
     SELECT * FROM unnest(%(tokens)s::bigint[], %(weights)s::float8[], %(identifiers)s::boolean[])
         WITH ORDINALITY AS q(token, weight, identifier, i)
 ), hit AS MATERIALIZED (
-    SELECT q.i, q.weight, q.identifier, c.chunk_no, c.n_tokens::float8 AS n_tokens,
-           cardinality(array_positions(c.tokens, q.token))::float8 AS tf
+    SELECT q.i, q.token, c.chunk_no, c.n_tokens, c.tokens
     FROM query q CROSS JOIN LATERAL (
         SELECT * FROM chunks WHERE tokens @> ARRAY[q.token] {where} LIMIT %(common)s
     ) AS c
     WHERE c.user_no = %(user_no)s AND c.index_no = %(index_no)s
 ), counted AS MATERIALIZED (
     SELECT i, count(*)::float8 AS df FROM hit GROUP BY i
-), idf AS MATERIALIZED (
-    SELECT c.i, ln(1 + (size.n - c.df + 0.5::float8) / (c.df + 0.5::float8)) AS idf, size.mean
-    FROM counted AS c CROSS JOIN size
-    WHERE c.df < %(common)s OR NOT EXISTS (SELECT 1 FROM counted WHERE df < %(common)s)
-), telling AS MATERIALIZED (
-    SELECT idf.i, query.weight * ln(1 + (size.n + %(others)s - c.df + 0.5::float8) / (c.df + 0.5::float8)) AS mass
-    FROM idf JOIN counted AS c USING (i) JOIN query USING (i) CROSS JOIN size
+), rare AS MATERIALIZED (
+    SELECT i, df FROM counted WHERE df < %(common)s OR NOT EXISTS (SELECT 1 FROM counted WHERE df < %(common)s)
+), candidate AS MATERIALIZED (
+    SELECT DISTINCT ON (hit.chunk_no) hit.chunk_no, hit.n_tokens, hit.tokens FROM hit JOIN rare USING (i)
+), found AS MATERIALIZED (
+    SELECT hit.i, hit.token, hit.chunk_no, hit.n_tokens, hit.tokens FROM hit JOIN rare USING (i)
+    UNION ALL
+    SELECT query.i, query.token, candidate.chunk_no, candidate.n_tokens, candidate.tokens
+    FROM query JOIN counted USING (i) CROSS JOIN candidate
+    WHERE NOT EXISTS (SELECT 1 FROM rare WHERE rare.i = query.i) AND candidate.tokens @> ARRAY[query.token]
+), estimated AS MATERIALIZED (
+    SELECT i, df FROM rare
+    UNION ALL
+    SELECT found.i, greatest(%(common)s, size.n * (count(*) + 1) / ((SELECT count(*) FROM candidate) + 2))
+    FROM found CROSS JOIN size WHERE NOT EXISTS (SELECT 1 FROM rare WHERE rare.i = found.i) GROUP BY found.i, size.n
+), word AS MATERIALIZED (
+    SELECT query.i, query.weight, query.identifier, size.mean,
+           ln(1 + (size.n - e.df + 0.5::float8) / (e.df + 0.5::float8)) AS idf,
+           query.weight * ln(1 + (size.n + %(others)s - e.df + 0.5::float8) / (e.df + 0.5::float8)) AS mass
+    FROM estimated AS e JOIN query USING (i) CROSS JOIN size
 ), mass AS MATERIALIZED (
-    SELECT (SELECT sum(telling.mass) FROM telling) AS known,
+    SELECT (SELECT sum(word.mass) FROM word) AS known,
            (SELECT coalesce(sum(query.weight), 0) * ln(2 * (size.n + %(others)s) + 2) FROM query
             WHERE NOT EXISTS (SELECT 1 FROM counted WHERE counted.i = query.i)) AS unknown
     FROM size
+), tf AS MATERIALIZED (
+    SELECT i, chunk_no, n_tokens::float8 AS n_tokens, cardinality(array_positions(tokens, token))::float8 AS tf FROM found
 )
-SELECT hit.chunk_no,
-       sum(hit.weight * idf.idf * hit.tf * 2.2::float8
-           / (hit.tf + 0.3::float8 + 0.9::float8 * hit.n_tokens / idf.mean)) AS bm25,
-       sum(telling.mass) / (mass.known + mass.unknown), bool_or(hit.identifier), mass.known / (mass.known + mass.unknown)
-FROM hit JOIN idf USING (i) JOIN telling USING (i) CROSS JOIN mass
-GROUP BY hit.chunk_no, mass.known, mass.unknown ORDER BY bm25 DESC, hit.chunk_no LIMIT %(limit)s
+SELECT tf.chunk_no,
+       sum(word.weight * word.idf * tf.tf * 2.2::float8
+           / (tf.tf + 0.3::float8 + 0.9::float8 * tf.n_tokens / word.mean)) AS bm25,
+       sum(word.mass) / (mass.known + mass.unknown), bool_or(word.identifier), mass.known / (mass.known + mass.unknown)
+FROM tf JOIN word USING (i) CROSS JOIN mass
+GROUP BY tf.chunk_no, mass.known, mass.unknown ORDER BY bm25 DESC, tf.chunk_no LIMIT %(limit)s
 """
-COMMON = 5_000
+COMMON = 1_000
 _OTHERS = 100.0
 
 
@@ -186,14 +201,14 @@ def words(conn: Connection, scope: Scope, asked: Sequence[QueryToken], limit: in
 
 
 _PLACES = """
-SELECT chunk_no, session_no, seq FROM chunks WHERE user_no = %s AND index_no = %s AND chunk_no = ANY(%s::bigint[])
+SELECT chunk_no, session_no, seq, created_at FROM chunks WHERE user_no = %s AND index_no = %s AND chunk_no = ANY(%s::bigint[])
 """
 
 
-def places(conn: Connection, scope: Scope, chunk_nos: Sequence[int]) -> dict[int, Place]:
-    """Where the messages of these chunks stand, by chunk_no."""
-    rows = conn.execute(_PLACES, (scope.user_no, scope.index_no, list(chunk_nos)))
-    return {no: Place(session_no, seq) for no, session_no, seq in rows}
+def places(conn: Connection, scope: Scope, chunk_nos: Sequence[int]) -> tuple[dict[int, Place], dict[int, datetime]]:
+    """Where the messages of these chunks stand, and when they were sent, by chunk_no."""
+    rows = conn.execute(_PLACES, (scope.user_no, scope.index_no, list(chunk_nos))).fetchall()
+    return {no: Place(session_no, seq) for no, session_no, seq, _ in rows}, {no: sent for no, _, _, sent in rows}
 
 
 # A loose scan of the names in `messages_names`: its cost follows the number of names, not of messages.

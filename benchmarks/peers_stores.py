@@ -304,7 +304,7 @@ PEERS = (
     Peer(
         name="mem0, pgvector",
         package="mem0ai",
-        note="in-process, approximate (HNSW), filter by user after the index; vector given, words find nothing",
+        note="in-process, approximate (HNSW) where Postgres plans it; vector given, words find nothing",
         open=Mem0,
     ),
 )

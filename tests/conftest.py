@@ -9,6 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from calmem import embedding
+from calmem.embedding import Embedder, bundled
 from calmem.settings import Settings
 from calmem.storage.migrate import migrate
 from calmem_services.local.postgres import EmbeddedPostgres
@@ -64,6 +66,27 @@ def redis_server(tmp_path: Path) -> Iterator[EmbeddedRedis]:
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the bundled model is prepared once for all tests."""
     return tmp_path_factory.mktemp("calmem")
+
+
+_loaded: dict[str, Embedder] = {}
+
+
+@pytest.fixture(autouse=True)
+def _one_model_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The services and hosts in this process share the default model's session: hundreds would fill the memory."""
+    load = embedding.load
+
+    def shared(settings: Settings, model: str | None = None) -> Embedder:
+        default = (
+            settings.runtime == "fastembed" and not settings.model_path and (model or settings.model) == bundled.MODEL
+        )
+        if not default:
+            return load(settings, model)
+        if settings.data_dir not in _loaded:
+            _loaded[settings.data_dir] = load(settings, model)
+        return _loaded[settings.data_dir]
+
+    monkeypatch.setattr(embedding, "load", shared)
 
 
 @pytest.fixture

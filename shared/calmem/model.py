@@ -170,6 +170,8 @@ class WordHit:
     """
 
     chunk_no: int
+    place: Place
+    sent: datetime
     bm25: float
     covered: float
     identifier: bool = False

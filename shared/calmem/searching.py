@@ -130,14 +130,20 @@ class Searcher:
             return []
         meant, said = dense_hits or DenseHits(), word_hits or WordHits()
         weights = ranking.weights(script, understood=meant.understood)
-        numbers = sorted({hit.chunk_no for hit in meant.hits} | {hit.chunk_no for hit in said.hits})
+        told = {hit.chunk_no for hit in said.hits}
+        near = [h.chunk_no for h in meant.hits if h.cosine >= self._settings.min_cosine and h.chunk_no not in told]
 
         def load(conn: Connection) -> list[Item]:
             search.bound_reads(conn, int(max(clock.left(), LOAD_SECONDS) * 1_000))
             # The host may be recording the very turn that asks, and a worker may be cutting the active ones anew.
             hidden = set(memory.hide(conn))
             visible = replace(scopes[0], hidden=sorted(hidden))
-            places, sent = search.places(conn, visible, [no for no in numbers if no not in hidden])
+            places = {hit.chunk_no: hit.place for hit in said.hits if hit.chunk_no not in hidden}
+            sent = {hit.chunk_no: hit.sent for hit in said.hits}
+            if near:
+                more_places, more_sent = search.places(conn, visible, [no for no in near if no not in hidden])
+                places |= more_places
+                sent |= more_sent
             found = ranking.fuse(
                 meant.hits,
                 said.hits,
@@ -155,7 +161,7 @@ class Searcher:
             )
             return ranking.rank(loaded, found, weights=weights, speakers=named, latest_first=view.latest_first)
 
-        if not numbers:
+        if not told and not near:
             return []
         try:
             return clock.stage("load", lambda: self.read(clock, load, least=LOAD_SECONDS))

@@ -23,7 +23,7 @@ def dense(**cosines: float) -> list[DenseHit]:
 
 
 def word(chunk_no: int, bm25: float, covered: float = 0.3) -> WordHit:
-    return WordHit(chunk_no=chunk_no, bm25=bm25, covered=covered)
+    return WordHit(chunk_no=chunk_no, place=Place(chunk_no, 1), sent=START, bm25=bm25, covered=covered)
 
 
 def apart(*chunk_nos: int) -> dict[int, Place]:

@@ -28,3 +28,16 @@ CACHE_SEARCHES = Counter(
 CACHE_DROPS = Counter("calmem_cache_drops_total", "Users whose vectors left the cache", ["reason"])
 CACHE_BYTES = Gauge("calmem_cache_bytes", "Memory of the vector cache, fillings under way included")
 CACHE_USERS = Gauge("calmem_cache_users", "Users in the vector cache")
+GATEWAY_CHATS = Counter(
+    "calmem_gateway_chats_total",
+    "Chat requests by what memory did: (injected), had (nothing) to say, was (off), (failed), or no user was named (anonymous)",
+    ["memory"],
+)
+GATEWAY_SECONDS = Histogram(
+    "calmem_gateway_seconds",
+    "Time a chat request spent in the gateway before the upstream was asked",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5),
+)
+GATEWAY_UNRECORDED = Counter(
+    "calmem_gateway_unrecorded_total", "Times that turns of a chat could not be recorded; their replay makes up for it"
+)

@@ -1,4 +1,4 @@
-"""Commands that run processes: up, demo, serve, worker, sweeper."""
+"""Commands that run processes: up, demo, serve, gateway, worker, sweeper."""
 
 from __future__ import annotations
 
@@ -86,6 +86,20 @@ def retrieval(host: str | None, port: int | None) -> None:
 
 
 @click.command()
+@_host
+@_port
+@click.option("--upstream", help="Address of the OpenAI-compatible server (default: CALMEM_GATEWAY_UPSTREAM_URL).")
+def gateway(host: str | None, port: int | None, upstream: str | None) -> None:
+    """Stand before an OpenAI-compatible server and add memory to its chats (port: CALMEM_GATEWAY_PORT)."""
+    from calmem_services.gateway.app import create_app
+
+    chosen = output.settings()
+    if upstream:
+        chosen = replace(chosen, gateway_upstream_url=upstream)
+    serve_app(create_app(chosen), chosen, host=host or chosen.host, port=port or chosen.gateway_port)
+
+
+@click.command()
 @click.option("--burst", is_flag=True, help="End when nothing is pending.")
 @click.option("--model-path", help="Directory of the model (default: CALMEM_MODEL_PATH).")
 def worker(burst: bool, model_path: str | None) -> None:
@@ -105,4 +119,4 @@ def sweeper(once: bool) -> None:
     run_sweeper(output.settings(), once=once)
 
 
-COMMANDS = (up, demo, serve, worker, sweeper)
+COMMANDS = (up, demo, serve, gateway, worker, sweeper)

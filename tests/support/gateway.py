@@ -33,7 +33,7 @@ class Gated:
         named = {"X-Calmem-User": user, "X-Calmem-Session": session}
         headers = {name: value for name, value in named.items() if value is not None}
         return openai.OpenAI(
-            base_url=f"{self.http.base_url}v1", api_key="sk-client", default_headers=headers, max_retries=0
+            base_url=f"{self.http.base_url}/v1", api_key="sk-client", default_headers=headers, max_retries=0
         )
 
     def chat(self, messages: list[Any], *, user: str | None = "ada", session: str | None = "s1", **body: Any) -> str:
@@ -74,13 +74,14 @@ def gated(settings: Settings, **changes: Any) -> Iterator[Gated]:
             yield Gated(http=http, upstream=upstream, settings=chosen)
 
 
-def user(text: object) -> dict[str, Any]:
+# Messages as hosts write them, in plain dictionaries; the client's own types know no others.
+def user(text: object) -> Any:
     return {"role": "user", "content": text}
 
 
-def assistant(text: str | None, **more: Any) -> dict[str, Any]:
+def assistant(text: str | None, **more: Any) -> Any:
     return {"role": "assistant", "content": text, **more}
 
 
-def system(text: str) -> dict[str, Any]:
+def system(text: str) -> Any:
     return {"role": "system", "content": text}

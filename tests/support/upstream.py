@@ -101,7 +101,7 @@ class ScriptedUpstream:
     @property
     def chats(self) -> list[Asked]:
         """Chats of the host, without the gateway's own requests for summaries."""
-        return [one for one in self.asked if one.path.endswith("/chat/completions") and not is_summary(one)]
+        return [one for one in self.asked if "/chat/completions" in one.path and not is_summary(one)]
 
     @property
     def last(self) -> Asked:
@@ -170,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif chunked:
             self.wfile.write(b"0\r\n\r\n")
 
-    do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815  # the names that http.server looks for
+    do_GET = do_POST = do_PUT = do_DELETE = _serve  # the names that http.server looks for
 
     def log_message(self, *_arguments: object) -> None:
         pass

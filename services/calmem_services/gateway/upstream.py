@@ -80,26 +80,25 @@ class Relay(Response):
         self._upstream = upstream
         self._request = request
         self._finished = finished
+        self._complete = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        broken: Exception | None = None
         async with anyio.create_task_group() as group:
 
             async def until_left() -> None:
                 while (await receive())["type"] != "http.disconnect":
                     pass
-                log.info("client_left")
+                if not self._complete:
+                    log.info("client_left")
                 group.cancel_scope.cancel()
 
             group.start_soon(until_left)
             try:
                 await self._relay(send, scope, receive)
             except httpx.HTTPError as exc:
-                broken = exc
+                # Left without its end, the server breaks the connection: an answer cut short must not look complete.
+                log.warning("upstream_broke_off", error=type(exc).__name__)
             group.cancel_scope.cancel()
-        if broken is not None:
-            # Raised to the server, which breaks the connection: an answer cut short must not look complete.
-            raise ConnectionResetError(f"the upstream broke off its answer: {type(broken).__name__}") from broken
 
     async def _relay(self, send: Send, scope: Scope, receive: Receive) -> None:
         try:
@@ -122,6 +121,7 @@ class Relay(Response):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
                 if self._finished is not None and len(kept) <= _KEPT_BYTES:
                     kept += piece
+            self._complete = True
             if self._finished is not None and len(kept) <= _KEPT_BYTES:
                 self._finished(answer, bytes(kept))
             await send({"type": "http.response.body", "body": b"", "more_body": False})

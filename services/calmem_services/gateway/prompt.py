@@ -56,25 +56,30 @@ def encode(body: Mapping[str, Any]) -> bytes:
 def frame_summary(summary: str, limit_tokens: int) -> str:
     """The summary as the model reads it, cut to `limit_tokens`; empty for an empty one."""
     said = text.escape(summary.strip())
-    room = limit_tokens - budget.tokens(SUMMARY_FRAME) - 1
-    while said and budget.tokens(said) > room:
-        said = said[: len(said) * max(room, 0) // budget.tokens(said)].rstrip()
+    room = _room(limit_tokens)
+    while said and budget.quarters(said) > room:
+        said = said[: len(said) * max(room, 0) // budget.quarters(said)].rstrip()
     return f"{SUMMARY_FRAME}\n{said}" if said else ""
 
 
 def extract(dropped: Sequence[Turn], limit_tokens: int) -> str:
     """The first sentence of each of the user's turns, the newest that fit, oldest first."""
-    room = limit_tokens - budget.tokens(SUMMARY_FRAME) - 2
+    room = _room(limit_tokens) + 1
     lines: list[str] = []
     for turn in reversed(dropped):
         if turn.role != "user" or not turn.content:
             continue
         line = f"- {turn.name or 'user'}: {_first_sentence(turn.content)}"
-        room -= budget.tokens(line) + 1
+        room -= budget.quarters(line) + 1
         if room < 0:
             break
         lines.append(line)
     return "\n".join(reversed(lines))
+
+
+def _room(limit_tokens: int) -> int:
+    """Quarter tokens left beside the frame and its line end."""
+    return 4 * limit_tokens - budget.quarters(SUMMARY_FRAME) - 1
 
 
 def _first_sentence(content: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from calmem_services.gateway.conversation import Conversation, Turn
 
@@ -46,7 +46,8 @@ def compact(conversation: Conversation, limits: Limits) -> Window:
     kept = exchanges[first:]
     if kept and _ratio(base + _sum(kept) + (limits.summary_tokens if first else 0), limits) >= limits.compact_at:
         head, *rounds = _rounds(kept[-1])
-        gone = _slide(rounds, base + _sum([*kept[:-1], head]), limits)
+        held = base + _sum([*kept[:-1], head]) + limits.summary_tokens
+        gone = _slide(rounds, held, replace(limits, summary_tokens=0))
         dropped += [turn for one in rounds[:gone] for turn in one]
         kept = [*kept[:-1], head, *rounds[gone:]]
     left = {turn.place for turn in dropped}

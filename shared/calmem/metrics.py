@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from calmem.model import Recall
+
 RECORDED = Counter("calmem_messages_recorded_total", "Messages stored by this process", ["lane"])
 WAKEUPS_LOST = Counter("calmem_wakeups_lost_total", "Wake-ups that Redis did not take; the sweeper makes up for them")
 INDEXED = Counter("calmem_messages_indexed_total", "Messages whose vectors this process wrote")
@@ -41,3 +43,12 @@ GATEWAY_SECONDS = Histogram(
 GATEWAY_UNRECORDED = Counter(
     "calmem_gateway_unrecorded_total", "Times that turns of a chat could not be recorded; their replay makes up for it"
 )
+
+
+def count_recall(found: Recall) -> None:
+    """One recall that this process answered."""
+    RECALL_TIERS.labels(found.tier.value).inc()
+    if found.degraded:
+        RECALL_DEGRADED.inc()
+    for stage, milliseconds in found.timings_ms.items():
+        RECALL_SECONDS.labels(stage).observe(milliseconds / 1_000)

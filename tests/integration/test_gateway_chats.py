@@ -223,10 +223,12 @@ def test_an_answer_that_breaks_off_is_not_recorded_and_not_made_whole(gate: Gate
     got = ""
     with gate.openai() as opened:
         stream = opened.chat.completions.create(model="scripted", messages=[user("Where is it?")], stream=True)
-        with pytest.raises(openai.APIConnectionError):
+        try:
             for chunk in stream:
                 got += chunk.choices[0].delta.content or ""
-    assert got == "It is in the"
+        except openai.APIConnectionError:
+            got += " (broken off)"
+    assert got == "It is in the (broken off)"
     gate.until_rows([("s1", "user", "Where is it?")])
 
 

@@ -145,6 +145,7 @@ class Gateway:
                 asyncio.to_thread(self._recall, conversation, window, budget.tokens(summary)),
                 asyncio.to_thread(self._wake_ups.reachable),
             )
+        metrics.count_recall(found)
         if found.tier is Tier.OFF:
             return chat.raw, "off"
         if found.degraded is not None:

@@ -95,10 +95,26 @@ def test_no_user_is_named(settings: Settings) -> None:
         assert gate.rows() == []
 
 
+def test_what_was_said_with_memory_off_stays_out_when_it_is_on_again(settings: Settings) -> None:
+    with gated(settings) as gate, Memory(settings=settings) as memory:
+        said_so_far: list[Any] = []
+        for state, text in (("on", "Before."), ("off", "Between us."), ("on", "After.")):
+            memory.put_user("ada", memory=state)
+            said_so_far.append(user(text))
+            gate.upstream.answer = lambda _asked, text=text: said(f"You said: {text}")  # type: ignore[misc]
+            answer = gate.chat(said_so_far)
+            said_so_far.append(assistant(answer))
+            if state == "on":
+                eventually(lambda answer=answer: ("s1", "assistant", answer) in gate.rows(), "it is recorded")  # type: ignore[misc]
+        assert [row[2] for row in gate.rows()] == ["Before.", "You said: Before.", "After.", "You said: After."]
+
+
 @pytest.mark.parametrize(
     "body",
     [
         b"",
+        b'{"user": "ada", "messages": [{"role": "assistant", "tool_calls": 5}]}',
+        b'{"user": "ada", "messages": [{"role": "assistant", "content": {"a": 1}}]}',
         b"not json",
         b'{"user": "ada", "messages": "none"}',
         b'{"user": "ada", "messages": []}',
@@ -188,6 +204,16 @@ def test_a_turn_too_large_for_memory_passes_and_its_neighbours_are_kept(settings
         gate.chat([user("Before."), assistant("Yes?"), user(long)])
         assert gate.upstream.last.texts[-1] == long
         gate.until_rows([("s1", "user", "Before."), ("s1", "assistant", "Yes?"), ("s1", "assistant", "Noted.")])
+
+
+def test_calls_too_large_to_keep_leave_their_text(settings: Settings) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": json.dumps({"a": "b" * 70_000})}}
+    with gated(settings) as gate:
+        result = {"role": "tool", "tool_call_id": "c1", "content": "Done."}
+        gate.chat([user("Call it."), assistant("I call it.", tool_calls=[call]), result])
+        assert gate.upstream.last.body["messages"][-2:] == [assistant("I call it.", tool_calls=[call]), result]
+        rows = [("user", "Call it."), ("assistant", "I call it."), ("tool", "Done."), ("assistant", "Noted.")]
+        gate.until_rows([("s1", *row) for row in rows])
 
 
 def test_models_and_other_paths(settings: Settings) -> None:

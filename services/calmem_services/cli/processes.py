@@ -38,6 +38,8 @@ def up(workers: int, data_dir: str | None) -> None:
     with run_stack(chosen, workers=workers) as stack:
         click.echo(f"ingest     {stack.ingest_url}")
         click.echo(f"retrieval  {stack.retrieval_url}")
+        if stack.gateway_url:
+            click.echo(f"gateway    {stack.gateway_url}/v1")
         if not chosen.database_url:
             click.echo(f"database   CALMEM_DATABASE_URL='{stack.settings.database_url}'")
         if not chosen.redis_url:

@@ -6,11 +6,11 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import httpx
@@ -45,6 +45,10 @@ _CHAT = "chat/completions"
 _FIRST_RECORD_SECONDS = 10.0
 _QUERY_CHARS = 8_000
 _DRAIN_SECONDS = 8.0
+
+
+# What becomes of turns: recorded, or passed over.
+_Keep: TypeAlias = Callable[[Conversation, Sequence[Turn], Lane], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +98,8 @@ class Gateway:
                 chat = await asyncio.to_thread(_read_chat, request, raw)
             except InvalidInput as exc:
                 log.info("chat_not_read", field=exc.field)
+            except Exception as exc:  # the upstream says what is wrong with it, not we
+                log.error("chat_not_read", error=type(exc).__name__, exc_info=exc)
             if chat is None:
                 metrics.GATEWAY_CHATS.labels("anonymous").inc()
         if request.url.query:
@@ -113,15 +119,13 @@ class Gateway:
             log.error("chat_memory_crashed", error=type(exc).__name__, exc_info=exc)
         metrics.GATEWAY_CHATS.labels(outcome).inc()
         metrics.GATEWAY_SECONDS.observe(time.perf_counter() - began)
-        keeping = outcome != "off"
-        sent = self._upstream.request("POST", path, chat.request.headers.raw, body, plain=keeping)
-        if not keeping:
-            return Relay(self._upstream, sent)
-        said = self._start(self._record_said(chat.conversation))
+        sent = self._upstream.request("POST", path, chat.request.headers.raw, body, plain=True)
+        keep = self._pass_over if outcome == "off" else self._record
+        said = self._start(self._keep_said(chat.conversation, keep))
 
         def finished(answer: httpx.Response, raw: bytes) -> None:
             if answer.status_code == 200:
-                self._start(self._record_answer(chat.conversation, answer, raw, said))
+                self._start(self._keep_answer(chat.conversation, answer, raw, said, keep))
 
         return Relay(self._upstream, sent, finished)
 
@@ -184,15 +188,15 @@ class Gateway:
             block_tokens=min(max(room, 1), 1_000_000),
         )
 
-    async def _record_said(self, conversation: Conversation) -> None:
+    async def _keep_said(self, conversation: Conversation, keep: _Keep) -> None:
         """What the host has not sent before: older turns behind live messages, the newest first of all."""
         turns = conversation.turns
         newest = next((n for n, turn in reversed([*enumerate(turns)]) if turn.role == "assistant"), -1) + 1
-        await self._record(conversation, turns[:newest], Lane.BACKFILL)
-        await self._record(conversation, turns[newest:], Lane.LIVE)
+        await keep(conversation, turns[:newest], Lane.BACKFILL)
+        await keep(conversation, turns[newest:], Lane.LIVE)
 
-    async def _record_answer(
-        self, conversation: Conversation, answer: httpx.Response, raw: bytes, said: asyncio.Task[None]
+    async def _keep_answer(
+        self, conversation: Conversation, answer: httpx.Response, raw: bytes, said: asyncio.Task[None], keep: _Keep
     ) -> None:
         await said
         headers = answer.headers
@@ -207,7 +211,11 @@ class Gateway:
                 return [] if message is None else [answer_turn(conversation, message)]
             return []
 
-        await self._record(conversation, await asyncio.to_thread(answered), Lane.LIVE)
+        await keep(conversation, await asyncio.to_thread(answered), Lane.LIVE)
+
+    async def _pass_over(self, conversation: Conversation, turns: Sequence[Turn], _lane: Lane) -> None:
+        """Said while memory is off: not recorded now, nor from a replay when it is on again."""
+        self._keeper.pass_over(conversation, turns)
 
     async def _record(self, conversation: Conversation, turns: Sequence[Turn], lane: Lane) -> None:
         if not self._keeper.unknown(conversation, turns):

@@ -133,8 +133,11 @@ def _named(turns: Sequence[Turn], user_id: str, session_id: str) -> list[Turn]:
 
 def _call_names(metadata: Mapping[str, Any]) -> list[str]:
     """What tells two turns without text apart; hosts may write a call's arguments anew, but keep its id."""
-    calls = metadata.get("tool_calls", [])
-    named = [call.get("id") or _json(call) if isinstance(call, Mapping) else _json(call) for call in calls or []]
+    calls = metadata.get("tool_calls")
+    named = [
+        call.get("id") or _json(call) if isinstance(call, Mapping) else _json(call)
+        for call in (calls if isinstance(calls, list) else [calls])
+    ]
     return [str(one) for one in (*named, metadata.get("tool_call_id", ""), _json(metadata.get("function_call", "")))]
 
 

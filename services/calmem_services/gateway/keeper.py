@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import structlog
 
@@ -41,17 +42,29 @@ class Keeper:
         """
         fresh = []
         for turn in self.unknown(conversation, turns):
-            fields = recordable(turn, conversation)
-            try:
-                self._recorder.check(fields)
-            except InvalidInput as exc:
-                log.warning("turn_not_recorded", field=exc.field, role=turn.role)
-                continue
-            fresh.append(fields)
+            fields = self._fitting(recordable(turn, conversation))
+            if fields is not None:
+                fresh.append(fields)
         for first in range(0, len(fresh), self._batch):
             batch = fresh[first : first + self._batch]
             self._recorder.record_many(batch, lane=lane)
             self._remember(conversation, [fields["message_id"] for fields in batch])
+
+    def pass_over(self, conversation: Conversation, turns: Sequence[Turn]) -> None:
+        """From now on these turns count as recorded."""
+        self._remember(conversation, [turn.message_id for turn in turns if turn.message_id])
+
+    def _fitting(self, fields: dict[str, Any]) -> dict[str, Any] | None:
+        """The fields, or no more of them than the text where the rest is too much; None when that is."""
+        for left_out in ((), ("name", "metadata")):
+            tried = {name: value for name, value in fields.items() if name not in left_out}
+            try:
+                self._recorder.check(tried)
+            except InvalidInput as exc:
+                log.warning("turn_does_not_fit", field=exc.field, role=fields["role"])
+                continue
+            return tried
+        return None
 
     def _remember(self, conversation: Conversation, message_ids: Sequence[str]) -> None:
         key = (conversation.user_id, conversation.session_id)

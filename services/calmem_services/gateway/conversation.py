@@ -93,6 +93,8 @@ def _turn(place: int, message: object) -> Turn:
     role = _ROLES.get(str(message.get("role")))
     if role is None:
         raise InvalidInput(f"messages[{place}].role", f"must be one of {', '.join(_ROLES)}")
+    if not isinstance(message.get("tool_calls"), list | None):
+        raise InvalidInput(f"messages[{place}].tool_calls", "must be a list")
     content, name = message.get("content"), message.get("name")
     said = message.get("refusal") if content is None else content
     metadata = {key: message[key] for key in ("tool_calls", "tool_call_id", "function_call") if message.get(key)}
@@ -133,11 +135,8 @@ def _named(turns: Sequence[Turn], user_id: str, session_id: str) -> list[Turn]:
 
 def _call_names(metadata: Mapping[str, Any]) -> list[str]:
     """What tells two turns without text apart; hosts may write a call's arguments anew, but keep its id."""
-    calls = metadata.get("tool_calls")
-    named = [
-        call.get("id") or _json(call) if isinstance(call, Mapping) else _json(call)
-        for call in (calls if isinstance(calls, list) else [calls])
-    ]
+    calls = metadata.get("tool_calls", [])
+    named = [call.get("id") or _json(call) if isinstance(call, Mapping) else _json(call) for call in calls]
     return [str(one) for one in (*named, metadata.get("tool_call_id", ""), _json(metadata.get("function_call", "")))]
 
 

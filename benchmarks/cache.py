@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-import faiss
 import httpx
 import numpy as np
 import psycopg
@@ -53,7 +52,7 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
         cached = stack.enter_context(servers.service("retrieval", settings=caching))
         for name, size in names.items():
             asked = loading.questions(settings.database_url, users[name], rounds + 3, seed=size)
-            _warm(cached, name, asked[0])
+            warm(cached, name, asked[0])
             took: defaultdict[str, list[float]] = defaultdict(list)
             for number, query in enumerate(asked):
                 turn: dict[str, float] = {}
@@ -71,12 +70,12 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
             rows += _rows(size, took)
     with psycopg.connect(settings.database_url) as conn:
         for name, size in names.items():
-            rows += _scan(size, _all(conn, users[name]), rounds)
+            rows += _scan(size, read_vectors(conn, users[name]), rounds)
             conn.rollback()
     return rows
 
 
-def _warm(http: httpx.Client, user: str, query: str) -> None:
+def warm(http: httpx.Client, user: str, query: str) -> None:
     """Recall until the cache answers."""
 
     def hits() -> str:
@@ -118,7 +117,7 @@ def _rows(size: int, took: dict[str, list[float]]) -> list[Row]:
     return rows
 
 
-def _all(conn: psycopg.Connection[tuple[object, ...]], user_no: int) -> Vectors:
+def read_vectors(conn: psycopg.Connection[tuple[object, ...]], user_no: int) -> Vectors:
     read = vectors.read_all(conn, user_no=user_no, index_no=1, dimension=loading.DIMENSION, slice_rows=BLOCK_ROWS)
     assert read is not None
     parts = list(read[2])
@@ -131,6 +130,8 @@ def _all(conn: psycopg.Connection[tuple[object, ...]], user_no: int) -> Vectors:
 
 def _scan(size: int, stored: Vectors, rounds: int) -> list[Row]:
     """The same vectors and queries, 200 nearest, in turns; FAISS on one thread, as it takes for one query."""
+    import faiss
+
     limit = 200
     held = Held(removed="", filled=0, written=0, blocks=(), used=0).extended(Marks(written=1, removed=""), stored)
     flat = faiss.IndexFlatIP(loading.DIMENSION)

@@ -1,6 +1,7 @@
 """Indexed histories written straight into the tables by binary COPY, a hundred times faster than indexing them.
 
-Vectors are drawn at random: an exact scan costs the same whatever they are. Words are drawn with Zipf frequencies.
+Vectors are drawn at random: an exact scan costs the same whatever they are. An approximate index does not: for one,
+`directions` keeps them in so many dimensions, as those of sentences nearly are. Words are drawn with Zipf frequencies.
 Texts and postings agree for users that are read; the others ("neighbours") only have postings and vectors.
 """
 
@@ -34,7 +35,13 @@ Bytes: TypeAlias = NDArray[np.uint8]
 
 
 def load(
-    database_url: str, sizes: Mapping[str, int], *, probe: NDArray[np.float32], readable: Sequence[str], seed: int
+    database_url: str,
+    sizes: Mapping[str, int],
+    *,
+    probe: NDArray[np.float32],
+    readable: Sequence[str],
+    seed: int,
+    directions: int = DIMENSION,
 ) -> dict[str, int]:
     """One user per entry with that many chunks, one chunk a message; their rows arrive mixed, as in real life.
 
@@ -63,13 +70,14 @@ def load(
         _sessions(conn, names, first_session)
         session = first_session[order] + place // SESSION_MESSAGES + 1
         told = {names.index(name) for name in readable}
+        basis = None if directions == DIMENSION else rng.standard_normal((directions, DIMENSION), dtype=np.float32)
         for start in range(0, len(order), _SLICE):
             rows = slice(start, start + _SLICE)
             numbers = np.arange(len(order))[rows] + 1
             drawn = texts.draw_words(len(numbers), rng)
             _messages(conn, told, words, drawn, order[rows], numbers, session[rows], place[rows])
             _chunks(conn, tokens, drawn, order[rows], numbers, session[rows], place[rows])
-            _vectors(conn, order[rows], numbers, rng)
+            _vectors(conn, order[rows], numbers, basis, rng)
         conn.execute(str(row[0]).encode())
         conn.execute("VACUUM ANALYZE")
     return {name: number for number, name in enumerate(names, 1)}
@@ -178,8 +186,16 @@ def _chunks(
     _copy(conn, f"COPY chunks ({names}) FROM STDIN (FORMAT binary)", columns)
 
 
-def _vectors(conn: Connection, users: NDArray[np.int64], numbers: NDArray[np.int64], rng: np.random.Generator) -> None:
-    vectors = rng.standard_normal((len(users), DIMENSION), dtype=np.float32)
+def _vectors(
+    conn: Connection,
+    users: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    basis: NDArray[np.float32] | None,
+    rng: np.random.Generator,
+) -> None:
+    vectors = rng.standard_normal((len(users), DIMENSION if basis is None else len(basis)), dtype=np.float32)
+    if basis is not None:
+        vectors = vectors @ basis
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     head = _big(np.tile([DIMENSION, 0], (len(users), 1)), ">i2")
     halves = np.concatenate([head, _big(vectors, ">f2")], axis=1)

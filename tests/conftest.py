@@ -9,6 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from calmem import embedding
+from calmem.embedding import Embedder, bundled
 from calmem.settings import Settings
 from calmem.storage.migrate import migrate
 from calmem_services.local.postgres import EmbeddedPostgres
@@ -66,9 +68,33 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("calmem")
 
 
+_loaded: dict[str, Embedder] = {}
+
+
+@pytest.fixture(autouse=True)
+def _one_model_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The services and hosts in this process share the default model's session: hundreds would fill the memory."""
+    load = embedding.load
+
+    def shared(settings: Settings, model: str | None = None) -> Embedder:
+        default = (
+            settings.runtime == "fastembed" and not settings.model_path and (model or settings.model) == bundled.MODEL
+        )
+        if not default:
+            return load(settings, model)
+        if settings.data_dir not in _loaded:
+            _loaded[settings.data_dir] = load(settings, model)
+        return _loaded[settings.data_dir]
+
+    monkeypatch.setattr(embedding, "load", shared)
+
+
 @pytest.fixture
 def settings(database_url: str, redis_server: EmbeddedRedis, model_dir: Path) -> Settings:
-    """Settings of the test's own servers; the deadline of recall is long, since these machines are shared."""
+    """Settings of the test's own servers; the deadline of recall is long, since these machines are shared.
+
+    The default runtime: it loads in a fifth of the time, and tests load the model over and over.
+    """
     return Settings(
         database_url=database_url,
         redis_url=redis_server.url,
@@ -76,4 +102,5 @@ def settings(database_url: str, redis_server: EmbeddedRedis, model_dir: Path) ->
         recall_deadline_ms=30_000,
         lease_seconds=3.0,
         sweep_seconds=0.5,
+        runtime="fastembed",
     )

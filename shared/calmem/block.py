@@ -16,9 +16,12 @@ NEW_USER = "Nothing is remembered of this user yet; do not invent earlier conver
 FACTS = "Facts of this session:"
 PROSE = "From earlier conversations:"
 
-# A line of stored text that reads like one of ours is marked, so that nobody can forge when or who.
-_HEADER_LIKE = re.compile(
-    r"(?:^|(?<=[\r\v\f\x85\u2028\u2029]))(?=[^\S\n]*(?:\[\d{4}-\d\d-\d\d, session |On \d{4}-\d\d-\d\d \(session ))",
+# A line of stored text that reads like one of ours is marked, so that nobody can forge when, who or which fact: headers,
+# speakers by their role, and the lines that open the parts of a block.
+_LINE_LIKE = re.compile(
+    r"(?:^|(?<=[\r\v\f\x85\u2028\u2029]))(?=[^\S\n]*(?:\[\d{4}-\d\d-\d\d, session |On \d{4}-\d\d-\d\d \(session "
+    r"|(?:user|assistant|system|tool)(?: said)?: "
+    rf"|{re.escape(FACTS)}|{re.escape(PROSE)}|{re.escape(FRAME_SENTENCE)}|{re.escape(NEW_USER)}|\(\d+ facts? left out\)))",
     re.MULTILINE,
 )
 
@@ -57,7 +60,7 @@ def fact_line(fact: Fact) -> str:
 
 
 def _stored(text: str) -> str:
-    return _HEADER_LIKE.sub("\\\\", escape(text))
+    return _LINE_LIKE.sub("\\\\", escape(text))
 
 
 def fit_facts(facts: Sequence[Fact], room: int) -> tuple[list[Fact], int]:

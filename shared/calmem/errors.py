@@ -11,6 +11,10 @@ class TransientError(CalmemError):
     """The surroundings failed (database, Redis, deadline); the same call may succeed later."""
 
 
+class Overtaken(TransientError):
+    """Another transaction came in between (a deadlock, a user deleted meanwhile): nothing was stored, trying again at once helps."""
+
+
 class PermanentError(CalmemError):
     """The same call fails again until something about it is changed."""
 
@@ -29,7 +33,19 @@ class Conflict(PermanentError):
 
 
 class Forbidden(PermanentError):
-    """The session belongs to another user."""
+    """The session belongs to another user, or the key does not open this."""
+
+
+class Unauthorized(PermanentError):
+    """No key came with the request, or none that is good."""
+
+
+class RateLimited(TransientError):
+    """Too many requests of one key; they are taken again after `retry_after_seconds`."""
+
+    def __init__(self, detail: str, *, retry_after_seconds: int) -> None:
+        super().__init__(detail)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class NotFound(PermanentError):

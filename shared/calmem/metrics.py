@@ -30,6 +30,10 @@ CACHE_SEARCHES = Counter(
 CACHE_DROPS = Counter("calmem_cache_drops_total", "Users whose vectors left the cache", ["reason"])
 CACHE_BYTES = Gauge("calmem_cache_bytes", "Memory of the vector cache, fillings under way included")
 CACHE_USERS = Gauge("calmem_cache_users", "Users in the vector cache")
+REFUSED = Counter("calmem_requests_refused_total", "Requests refused for their key", ["reason"])
+RATE_UNCHECKED = Counter(
+    "calmem_rate_limit_unchecked_total", "Requests let through uncounted because Redis was away or slow"
+)
 GATEWAY_CHATS = Counter(
     "calmem_gateway_chats_total",
     "Chat requests by what memory did: (injected), had (nothing) to say, was (off), (failed), or no user was named (anonymous)",

@@ -89,7 +89,30 @@ class User:
     user_id: str
     memory_on: bool
     time_zone: str
-    key: bytes
+    key: bytes = field(repr=False)  # of the user's word postings: never shown
+
+
+class KeyScope(StrEnum):
+    """What an API key opens; none includes another."""
+
+    RECORD = "record"
+    RECALL = "recall"
+    FACTS = "facts"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiKey:
+    """A key as it is stored. `user_id`: the only user it speaks for, None: any."""
+
+    prefix: str
+    hash: bytes = field(repr=False)
+    name: str
+    scopes: frozenset[KeyScope]
+    user_id: str | None
+    created_at: datetime
+    revoked_at: datetime | None
+    last_used_at: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +121,14 @@ class Span:
 
     start: int
     end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """A stretch of time, [since, until); None is open."""
+
+    since: datetime | None
+    until: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +170,8 @@ class WordHit:
     """
 
     chunk_no: int
+    place: Place
+    sent: datetime
     bm25: float
     covered: float
     identifier: bool = False
@@ -248,7 +281,7 @@ class Claim:
     seq: int
     created_at: datetime
     name: str | None
-    user_key: bytes
+    user_key: bytes = field(repr=False)
     attempts: int
     size: int
 

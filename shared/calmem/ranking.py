@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from itertools import pairwise
 from math import log, log1p
 from zoneinfo import ZoneInfo
@@ -12,7 +13,7 @@ from zoneinfo import ZoneInfo
 import regex
 
 from calmem import block, budget
-from calmem.model import Block, Budget, DenseHit, DenseHits, Fact, Item, Place, Style, WordHit, WordHits
+from calmem.model import Block, Budget, DenseHit, DenseHits, Fact, Item, Place, Style, Window, WordHit, WordHits
 from calmem.words import Script
 
 # Evidence: how much likelier an item of score s is than one of score 0, as exp(EVIDENCE * s).
@@ -32,6 +33,8 @@ KNOWN = 0.32
 NOT_UNDERSTOOD = 0.4
 # What an item costs beside its text: line end, speaker, a part of a header; in quarter tokens.
 LINE_QUARTERS = 20
+# For a query that says when something happened: told in that time, or close to it.
+IN_WINDOW, NEAR_WINDOW = 0.25, 0.12
 # An item that does not fit whole is cut if that many quarter tokens are left for it.
 LEAST_EXCERPT = 160
 # How many items may be passed over because they do not fit before packing ends.
@@ -116,11 +119,32 @@ def is_about(dense: DenseHits, words: WordHits, *, script: Script, min_cosine: f
     return dense.complete and any(share >= COVERED_UNSEEN and no not in seen for no, share in covered.items())
 
 
+def timely(sent: Mapping[int, datetime], window: Window) -> dict[int, float]:
+    """What the time of a chunk adds to its score, where the query says when something happened.
+
+    What happened is told then, the day before, or in the week after; the rest adds nothing.
+    """
+    added = {}
+    for no, moment in sent.items():
+        if _inside(moment, window, timedelta(), timedelta()):
+            added[no] = IN_WINDOW
+        elif _inside(moment, window, timedelta(days=1), timedelta(days=8)):
+            added[no] = NEAR_WINDOW
+    return added
+
+
+def _inside(moment: datetime, window: Window, before: timedelta, after: timedelta) -> bool:
+    return (window.since is None or moment - window.since >= -before) and (
+        window.until is None or moment - window.until < after
+    )
+
+
 def fuse(
     dense: Sequence[DenseHit],
     words: Sequence[WordHit],
     places: Mapping[int, Place],
     *,
+    added: Mapping[int, float],
     weights: Weights,
     min_cosine: float,
     limit: int,
@@ -128,6 +152,7 @@ def fuse(
     """The `limit` best of both arms and of the messages up to two turns away from what words found, best first.
 
     A hit by meaning alone needs `min_cosine`; one that words found needs no cosine. Hits without a place are left out.
+    `added`: by chunk_no, what else speaks for it (see `timely`); the turns beside have a share in the highest.
     """
     by_words = {hit.chunk_no: hit.bm25 for hit in words if hit.chunk_no in places}
     by_meaning = {
@@ -145,13 +170,19 @@ def fuse(
             best[session_no] = max(best.get(session_no, 0.0), score)
         for session_no, score in best.items():
             session[session_no] += weight * score
+    added_at: dict[Place, float] = {}
     for no, score in said.items():
         said_at[places[no]] = max(said_at.get(places[no], 0.0), score)
+        added_at[places[no]] = max(added_at.get(places[no], 0.0), added.get(no, 0.0))
     beside: dict[tuple[int, int], float] = defaultdict(float)
-    for (session_no, seq), score in said_at.items():
+    added_beside: dict[tuple[int, int], float] = {}
+    for place, score in said_at.items():
+        session_no, seq = place
         for distance, (after, before) in enumerate(zip(weights.after, weights.before, strict=True), 1):
             beside[session_no, seq + distance] += after * score
             beside[session_no, seq - distance] += before * score
+            for at in ((session_no, seq + distance), (session_no, seq - distance)):
+                added_beside[at] = max(added_beside.get(at, 0.0), added_at[place])
 
     candidates: list[tuple[float, Place, int | None]] = []
     hit_places = set()
@@ -159,11 +190,12 @@ def fuse(
         place = places[no]
         hit_places.add(place)
         score = weights.meaning * meant.get(no, 0.0) + weights.words * said.get(no, 0.0)
-        candidates.append((score + beside.get(place, 0.0) + session[place.session_no], place, no))
+        around = beside.get(place, 0.0) + session[place.session_no]
+        candidates.append((score + around + added.get(no, 0.0), place, no))
     for (session_no, seq), score in beside.items():
         place = Place(session_no, seq)
         if seq > 0 and place not in hit_places:
-            candidates.append((score + session[session_no], place, None))
+            candidates.append((score + session[session_no] + added_beside[session_no, seq], place, None))
     candidates.sort(key=lambda c: (-c[0], c[1], c[2] or 0))
 
     found = []
@@ -171,6 +203,9 @@ def fuse(
         observed = {"beside": beside.get(place, 0.0), "session": session[place.session_no]}
         reasons = []
         own = 0.0
+        in_time = added_beside.get(place, 0.0) if chunk_no is None else added.get(chunk_no, 0.0)
+        if in_time:
+            observed["time"] = in_time
         if chunk_no in by_words:
             observed["bm25"] = by_words[chunk_no]
             own += weights.words * said[chunk_no]

@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TypeVar, get_args
+from typing import get_args
 from zoneinfo import ZoneInfo
 
-from calmem import budget, ranking, text, timephrases, words
-from calmem.cache import VectorCache
-from calmem.embedding import understands
-from calmem.errors import InvalidInput, ModelUnavailable, TransientError
-from calmem.model import (
-    Block,
-    Budget,
-    DenseHit,
-    DenseHits,
-    Fact,
-    Item,
-    Recall,
-    SearchIndex,
-    Style,
-    Tier,
-    User,
-    WordHits,
-)
+from calmem import budget, ranking, text
+from calmem.errors import InvalidInput
+from calmem.model import Block, Budget, Fact, Item, Recall, SearchIndex, Style, Tier, User
 from calmem.models import Models
+from calmem.searching import ARMS, Clock, Memory, Searcher, hide_nothing
 from calmem.settings import Settings
 from calmem.storage import facts, indexes, search, users
 from calmem.storage.pool import Connection, Database
 from calmem.storage.search import Scope
 
-ARMS = ("dense", "words")
 MAX_K = 1_000
 QUERY_BYTES = 65_536
-# How many of what was found are loaded with their text.
-LOADED = 80
-# Loading what was found may take so long, even past the deadline: without it the search was for nothing.
-LOAD_SECONDS = 0.05
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,60 +36,15 @@ class _Asked:
     now: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Memory:
-    """What of a user's memory one request may search."""
-
-    user: User
-    scope: Scope
-    index: SearchIndex
-    speakers: Sequence[str]
-
-
-class _Clock:
-    """The deadline of one request and the time its stages took."""
-
-    def __init__(self, deadline_ms: int) -> None:
-        self._start = time.perf_counter()
-        self._deadline = self._start + deadline_ms / 1_000
-        self.timings_ms: dict[str, float] = {}
-        self.skipped: list[str] = []
-
-    def left(self) -> float:
-        """Seconds until the deadline, never negative."""
-        return max(0.0, self._deadline - time.perf_counter())
-
-    def stage(self, name: str, call: Callable[[], T]) -> T:
-        began = time.perf_counter()
-        try:
-            return call()
-        finally:
-            self.timings_ms[name] = round((time.perf_counter() - began) * 1_000, 3)
-
-    def finish(self) -> dict[str, float]:
-        self.timings_ms["total"] = round((time.perf_counter() - self._start) * 1_000, 3)
-        return self.timings_ms
-
-    @property
-    def degraded(self) -> str | None:
-        return "; ".join(self.skipped) or None
-
-
 class Recaller:
     """Answers `recall` and `search`. Safe to share between threads."""
 
     def __init__(self, database: Database, settings: Settings, models: Models) -> None:
-        self._database = database
         self._settings = settings
-        self._models = models
-        self._cache = VectorCache(database, megabytes=settings.cache_megabytes) if settings.cache_megabytes else None
-        # Both arms of a request run side by side here; a thread waits on Postgres or in the runtime.
-        self._threads = ThreadPoolExecutor(max_workers=4 * settings.pool_size, thread_name_prefix="recall")
+        self._searcher = Searcher(database, settings, models)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        if self._cache is not None:
-            self._cache.close()
+        self._searcher.close()
 
     def recall(
         self,
@@ -159,9 +91,9 @@ class Recaller:
         asked = _check(
             user_id=user_id, session_id=session_id, query=query, since=since, until=until, k=k, arms=arms, now=now
         )
-        clock = _Clock(self._settings.recall_deadline_ms)
+        clock = Clock(self._settings.recall_deadline_ms)
 
-        def open_memory(conn: Connection) -> tuple[User | None, _Memory | None, list[Fact]]:
+        def open_memory(conn: Connection) -> tuple[User | None, Memory | None, list[Fact]]:
             search.bound_reads(conn, int(clock.left() * 1_000))
             index = indexes.active_index(conn)
             user = users.get_user(conn, asked.user_id)
@@ -169,27 +101,34 @@ class Recaller:
             if user is None or not user.memory_on:
                 return user, None, []
             remembered = [] if session_no is None else facts.session_facts(conn, user.user_no, session_no)
-            hidden: list[int] = []
-            if session_no is not None and active_from_seq is not None:
-                hidden = search.hidden_from_seq(conn, user.user_no, session_no, active_from_seq)
-            elif session_no is not None and active_message_ids:
-                hidden = search.hidden_by_id(conn, user.user_no, session_no, active_message_ids)
-            scope = Scope(
-                user_no=user.user_no, index_no=index.index_no, hidden=hidden, since=asked.since, until=asked.until
-            )
             if not search.has_memory(conn, user.user_no):
                 return user, None, []
-            return user, _open(conn, user, scope, index), remembered
+            user_no = user.user_no
 
-        user, memory, remembered = clock.stage("context", lambda: self._read(clock, open_memory))
+            def hide(conn: Connection) -> list[int]:
+                if active_from_seq is None and not active_message_ids:
+                    return []
+                active = users.own_session(conn, user_no, session_id)
+                if active is None:
+                    return []
+                if active_from_seq is not None:
+                    return search.hidden_from_seq(conn, user_no, active, active_from_seq)
+                return search.hidden_by_id(conn, user_no, active, active_message_ids or ())
+
+            scope = Scope(
+                user_no=user_no, index_no=index.index_no, hidden=hide(conn), since=asked.since, until=asked.until
+            )
+            return user, _open(conn, user, scope, index, hide), remembered
+
+        user, memory, remembered = clock.stage("context", lambda: self._searcher.read(clock, open_memory))
         if user is not None and not user.memory_on:
             limits = replace(limits, tier=Tier.OFF, episodes=0, block=0)
             return _answer(limits, "", 0, current_tokens, context_window_capacity, [], [], clock)
 
         zone = ZoneInfo("UTC" if user is None else user.time_zone)
         ranked: list[Item] = []
-        if memory is not None and limits.episodes > 0 and asked.query.strip():
-            ranked = self._search(asked, memory, clock)
+        if memory is not None and limits.episodes > 0:
+            ranked = self._find(asked, memory, clock)
 
         def build() -> tuple[Block, list[Item]]:
             return ranking.fit(
@@ -226,9 +165,9 @@ class Recaller:
         asked = _check(
             user_id=user_id, session_id=session_id, query=query, since=since, until=until, k=k, arms=arms, now=now
         )
-        clock = _Clock(self._settings.recall_deadline_ms)
+        clock = Clock(self._settings.recall_deadline_ms)
 
-        def open_memory(conn: Connection) -> _Memory | None:
+        def open_memory(conn: Connection) -> Memory | None:
             search.bound_reads(conn, int(clock.left() * 1_000))
             index = indexes.active_index(conn)
             user = users.get_user(conn, asked.user_id)
@@ -248,112 +187,13 @@ class Recaller:
             )
             return _open(conn, user, scope, index)
 
-        memory = self._read(clock, open_memory)
-        return [] if memory is None or not asked.query.strip() else self._search(asked, memory, clock)[:k]
+        memory = self._searcher.read(clock, open_memory)
+        return [] if memory is None else self._find(asked, memory, clock)[:k]
 
-    def _search(self, asked: _Asked, memory: _Memory, clock: _Clock) -> list[Item]:
-        """Both arms side by side, fused and ranked, best first."""
-        view = timephrases.read(asked.query, now=asked.now, zone=ZoneInfo(memory.user.time_zone))
-        scope = memory.scope
-        scope = replace(scope, since=_later(scope.since, view.since), until=_earlier(scope.until, view.until))
-        query = view.rest if view.rest.strip() else asked.query
-        named = words.named(query, memory.speakers)
-        tokens = words.query_words(query, speakers=named)
-        dense = words_found = None
-        if "dense" in asked.arms and memory.index.dimension is not None:
-            dense = self._threads.submit(self._dense, query, scope, memory.index, clock)
-        if "words" in asked.arms and tokens:
-            words_found = self._threads.submit(self._words, tokens, memory.user, scope, clock)
-        dense_hits: DenseHits | None = self._wait(dense, "dense", clock)
-        word_hits: WordHits | None = self._wait(words_found, "words", clock)
-        if "dense" in asked.arms and memory.index.dimension is None:
-            dense_hits = DenseHits()  # no vector has been written yet
-        script = words.script(query)
-        # One arm alone cannot tell; its own threshold has to do.
-        if (
-            dense_hits is not None
-            and word_hits is not None
-            and not ranking.is_about(
-                dense_hits,
-                word_hits,
-                script=script,
-                min_cosine=self._settings.min_cosine,
-            )
-        ):
+    def _find(self, asked: _Asked, memory: Memory, clock: Clock) -> list[Item]:
+        if not asked.query.strip():
             return []
-        meant, said = dense_hits or DenseHits(), word_hits or WordHits()
-        weights = ranking.weights(script, understood=meant.understood)
-        numbers = sorted({hit.chunk_no for hit in meant.hits} | {hit.chunk_no for hit in said.hits})
-
-        def load(conn: Connection) -> list[Item]:
-            search.bound_reads(conn, int(max(clock.left(), LOAD_SECONDS) * 1_000))
-            places = search.places(conn, scope, numbers)
-            found = ranking.fuse(
-                meant.hits,
-                said.hits,
-                places,
-                weights=weights,
-                min_cosine=self._settings.min_cosine,
-                limit=LOADED,
-            )
-            loaded = search.load_items(
-                conn,
-                scope,
-                [one.chunk_no for one in found if one.chunk_no is not None],
-                [one.place for one in found if one.chunk_no is None],
-            )
-            return ranking.rank(loaded, found, weights=weights, speakers=named, latest_first=view.latest_first)
-
-        if not numbers:
-            return []
-        try:
-            return clock.stage("load", lambda: self._read(clock, load, least=LOAD_SECONDS))
-        except TransientError as exc:
-            clock.skipped.append(f"load: {exc}")
-            return []
-
-    def _dense(self, query: str, scope: Scope, index: SearchIndex, clock: _Clock) -> DenseHits:
-        embedder = clock.stage("model", lambda: self._models.for_index(index, wait_seconds=clock.left()))
-        vector = clock.stage("embed", lambda: embedder.embed_query(query))
-
-        limit = self._settings.candidates
-
-        def scan(conn: Connection) -> list[DenseHit]:
-            search.bound_reads(conn, int(clock.left() * 1_000))
-            held = None if self._cache is None else self._cache.dense(conn, scope, vector, limit)
-            return search.dense(conn, scope, vector, limit) if held is None else held
-
-        hits = clock.stage("dense", lambda: self._read(clock, scan))
-        return DenseHits(hits=hits, complete=len(hits) < limit, understood=understands(embedder, query))
-
-    def _words(self, asked: Sequence[words.QueryWord], user: User, scope: Scope, clock: _Clock) -> WordHits:
-        tokens = words.query_tokens(user.key, asked)
-
-        def match(conn: Connection) -> WordHits:
-            search.bound_reads(conn, int(clock.left() * 1_000))
-            return search.words(conn, scope, tokens, self._settings.candidates)
-
-        return clock.stage("words", lambda: self._read(clock, match))
-
-    def _wait(self, arm: Future[T] | None, name: str, clock: _Clock) -> T | None:
-        """The arm's hits; None, and a reason in `degraded`, when it failed or is late."""
-        if arm is None:
-            return None
-        try:
-            return arm.result(timeout=clock.left())
-        except TimeoutError:
-            arm.cancel()
-            clock.skipped.append(f"{name}: past the deadline")
-        except TransientError as exc:
-            clock.skipped.append(f"{name}: {exc}")
-        except ModelUnavailable as exc:
-            clock.skipped.append(f"{name}: {exc}")
-        return None
-
-    def _read(self, clock: _Clock, call: Callable[[Connection], T], *, least: float = 0.001) -> T:
-        """One read transaction; it waits for a connection until the deadline, and at least that many seconds."""
-        with self._database.connection(max(clock.left(), least)) as conn:
-            return call(conn)
+        return self._searcher.find(asked.query, memory, clock, arms=asked.arms, now=asked.now)
 
 
 def _answer(
@@ -364,7 +204,7 @@ def _answer(
     capacity: int,
     chosen: Sequence[Item],
     remembered: Sequence[Fact],
-    clock: _Clock,
+    clock: Clock,
 ) -> Recall:
     return Recall(
         block=text_,
@@ -378,8 +218,14 @@ def _answer(
     )
 
 
-def _open(conn: Connection, user: User, scope: Scope, index: SearchIndex) -> _Memory:
-    return _Memory(user=user, scope=scope, index=index, speakers=search.speakers(conn, user.user_no))
+def _open(
+    conn: Connection,
+    user: User,
+    scope: Scope,
+    index: SearchIndex,
+    hide: Callable[[Connection], list[int]] = hide_nothing,
+) -> Memory:
+    return Memory(user=user, scope=scope, index=index, speakers=search.speakers(conn, user.user_no), hide=hide)
 
 
 def _check(
@@ -423,11 +269,3 @@ def _id_list(ids: Sequence[str]) -> list[str]:
     if isinstance(ids, str) or not isinstance(ids, Sequence):
         raise InvalidInput("active_message_ids", "must be a list of message ids")
     return [text.clean_id(one, field="active_message_ids") for one in ids]
-
-
-def _later(a: datetime | None, b: datetime | None) -> datetime | None:
-    return max(a, b) if a is not None and b is not None else a or b
-
-
-def _earlier(a: datetime | None, b: datetime | None) -> datetime | None:
-    return min(a, b) if a is not None and b is not None else a or b

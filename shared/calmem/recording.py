@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 
 from calmem import metrics, text
 from calmem.chunking import chunk
-from calmem.errors import Conflict, Forbidden, InvalidInput, TransientError
+from calmem.errors import Conflict, Forbidden, InvalidInput, Overtaken, TransientError
 from calmem.model import Lane, NewChunk, NewMessage, Recorded, Role, SearchIndex, User
 from calmem.queueing import WakeUps
 from calmem.settings import Settings
@@ -19,7 +19,8 @@ from calmem.words import index_words, key_tokens
 
 _FIELDS = ("user_id", "session_id", "role", "content", "message_id", "name", "created_at", "metadata")
 _REQUIRED = ("user_id", "session_id", "role", "content")
-# Two recorders may take the same new message_id at once in different sessions; the loser looks again.
+# Two recorders may take the same new message_id at once in different sessions, and a user may be deleted while being
+# recorded for; the loser looks again.
 _ROUNDS = 3
 
 
@@ -93,13 +94,13 @@ class Recorder:
             try:
                 with self._database.connection() as conn:
                     results, pending = _store(conn, batch, lane)
-            except _TakenMeanwhile:
+            except (_TakenMeanwhile, Overtaken):
                 continue
             metrics.RECORDED.labels(lane.value).inc(sum(result.created for result in results))
             if pending:
                 self._wake_ups.push(lane)
             return results
-        raise TransientError("other recorders keep taking the same message_id; try again")
+        raise TransientError("others keep taking the same message_id or deleting the user; try again")
 
 
 def _store(conn: Connection, batch: Sequence[NewMessage], lane: Lane) -> tuple[list[Recorded], int]:

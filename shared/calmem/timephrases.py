@@ -11,12 +11,17 @@ from zoneinfo import ZoneInfo
 
 @dataclass(frozen=True)
 class TimeView:
-    """What a query says about time. `rest` is the query without the phrase."""
+    """What a query says about time. `rest` is the query without the phrase.
+
+    `told`: the phrase says when something was said ("what did I say last week"), so that nothing outside counts. Else it
+    says when something happened ("our trip last year"), which may have been told later.
+    """
 
     since: datetime | None
     until: datetime | None
     latest_first: bool
     rest: str
+    told: bool = False
 
 
 _NUMBERS = {
@@ -63,6 +68,11 @@ _NO_PART = r"(?<![\w.,–-])" + "".join(
 _M = "(" + "|".join(f"{m[:3]}(?:{m[3:]})?" if m != "may" else "may" for m in _MONTHS) + r")\.?"
 _UNIT_DAYS = {"day": 1, "天": 1, "日": 1, "week": 7, "周": 7, "星期": 7, "month": 30, "月": 30, "year": 365, "年": 365}
 
+_TELLS = re.compile(
+    r"\b(?:say|says|said|saying|tell|tells|told|mention\w*|talk\w*|discuss\w*|ask|asks|asked|wrote|chat\w*|conversations?)\b"
+    r"|[说聊谈讲提问]|告诉|讨论|对话",
+    re.IGNORECASE,
+)
 _LATEST = re.compile(r"\b(?:most recent(?:ly)?|latest|last time)\b|最近一次|最近|最新|上一次|上次", re.IGNORECASE)
 # "When did we …" asks for a time; a phrase in it is not where to look.
 _ASKS_WHEN = re.compile(
@@ -102,7 +112,8 @@ def read(query: str, *, now: datetime, zone: ZoneInfo) -> TimeView:
         # What is still to come was talked about before it came.
         if open_since is not None and open_since > now:
             continue
-        return TimeView(open_since, open_until, latest, f"{before} {after}".strip())
+        told = _TELLS.search(query) is not None
+        return TimeView(open_since, open_until, latest, f"{before} {after}".strip(), told)
     return TimeView(None, None, latest, query)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +14,7 @@ import regex
 import Stemmer
 
 from calmem.model import QueryToken
+from calmem.text import normalize
 
 Script = Literal["latin", "cjk", "other"]
 
@@ -336,8 +336,8 @@ def _hash(key: bytes, word: str) -> int:
 
 def _fold(text: str) -> str:
     """Width, case and accents folded."""
-    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
-    return unicodedata.normalize("NFC", _ACCENTS.sub("", decomposed))
+    decomposed = normalize("NFKD", normalize("NFKC", text).casefold())
+    return normalize("NFC", _ACCENTS.sub("", decomposed))
 
 
 def _language(folded: str) -> str:

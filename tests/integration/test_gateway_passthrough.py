@@ -15,8 +15,10 @@ import psycopg
 import pytest
 
 from calmem.errors import InvalidInput
+from calmem.keys import Keys
 from calmem.memory import Memory
 from calmem.settings import Settings
+from calmem.storage.pool import Database
 from calmem_services.gateway.app import create_app
 from calmem_services.local.postgres import EmbeddedPostgres
 from calmem_services.local.redis import EmbeddedRedis
@@ -302,6 +304,41 @@ def test_a_client_that_leaves_before_the_first_byte(settings: Settings) -> None:
         assert asked.is_set()
         done.set()
         eventually(lambda: gate.upstream.left == 1, "the upstream is left too")
+
+
+def test_once_there_is_a_key_it_is_asked_for(settings: Settings) -> None:
+    with Database(settings) as database:
+        keys = Keys(database)
+        whole = keys.create(name="host", scopes=["record", "recall"]).secret
+        adas = keys.create(name="ada", scopes=["record", "recall"], user_id="ada").secret
+        facts = keys.create(name="facts", scopes=["facts"]).secret
+    with gated(settings) as gate:
+        tried = [
+            (None, "ada", 401),
+            ("calmem_nonsense", "ada", 401),
+            (facts, "ada", 403),
+            (adas, "bob", 403),
+            (adas, "ada", 200),
+            (whole, "bob", 200),
+        ]
+        for key, name, status in tried:
+            headers = {**HEADERS, "x-calmem-user": name, "x-calmem-session": name}
+            headers |= {} if key is None else {"x-calmem-key": key}
+            answer = gate.http.post("/v1/chat/completions", content=ODD, headers=headers)
+            assert answer.status_code == status
+            assert status == 200 or answer.json()["error"]["message"]
+        # The client's own key went on, ours stayed.
+        assert [one.headers["authorization"] for one in gate.upstream.asked] == ["Bearer sk-client"] * 2
+        assert not [one for one in gate.upstream.asked if "x-calmem-key" in one.headers]
+        assert gate.http.get("/v1/models").status_code == 401
+
+
+def test_a_web_page_of_elsewhere_is_not_served(settings: Settings) -> None:
+    with gated(settings) as gate:
+        for headers in ({"origin": "https://evil.example"}, {"host": "evil.example"}):
+            answer = gate.http.post("/v1/chat/completions", content=ODD, headers={**HEADERS, **headers})
+            assert answer.status_code == 403
+        assert gate.upstream.asked == []
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 
@@ -247,3 +248,17 @@ def test_retrieval_loads_neither_rq_nor_redis() -> None:
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
     assert json.loads(loaded) == []
+
+
+def test_an_escaped_slash_never_moves_the_border_between_session_and_key(calmem: Services) -> None:
+    """`facts` and `messages` inside of an id or a key are not the route's."""
+    for session, key in (("chat", "a/facts/b"), ("chat/facts/a", "b"), ("x/messages", "y/messages")):
+        path = f"/v1/sessions/{quote(session, safe='')}/facts/{quote(key, safe='')}"
+        stored = calmem.retrieval.put(path, json={"user_id": "ada", "value": "v"}).json()
+        assert (stored["session_id"], stored["key"]) == (session, key)
+        assert calmem.retrieval.delete(path, params={"user_id": "ada"}).json() == {"removed": 1}
+
+
+def test_a_line_end_in_an_id_is_refused_by_name(calmem: Services) -> None:
+    problem = assert_problem(calmem.ingest.get("/v1/users/a%0Ab"), 422)
+    assert problem["field"] == "user_id"

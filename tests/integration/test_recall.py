@@ -15,11 +15,12 @@ import pytest
 
 from calmem.errors import InvalidInput, ModelUnavailable
 from calmem.memory import Memory
-from calmem.model import Recall, Tier
+from calmem.model import Recall, Tier, WordHits
 from calmem.models import Models
 from calmem.queueing import WakeUps
 from calmem.recall import Recaller
 from calmem.settings import Settings
+from calmem.storage import search
 from calmem.storage.migrate import migrate
 from calmem.storage.pool import Database
 from calmem.text import CLOSE_MARK, OPEN_MARK
@@ -94,6 +95,25 @@ def test_a_vector_covers_the_whole_chunk(memory: Memory, index: Callable[[], int
     with psycopg.connect(settings.database_url) as conn:
         spans = conn.execute("SELECT start_char, end_char FROM chunks WHERE session_no = 1").fetchall()
     assert spans == [(0, len(filler) + len(" At the end I bought the blue bicycle."))]
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_a_turn_recorded_while_it_asks_is_active_too(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, by_id: bool
+) -> None:
+    """Hosts record the turn and recall for it at the same time; it lands between two reads of the recall."""
+    tell(memory, "The rose by the gate is called Gertrude.")
+    turn = {"user_id": "ada", "session_id": "now", "role": "user", "message_id": "asking"}
+    look = search.words
+
+    def recorded_meanwhile(*arguments: Any) -> WordHits:
+        memory.record(**turn, content="What is the rose by the gate called?")
+        return look(*arguments)
+
+    monkeypatch.setattr(search, "words", recorded_meanwhile)
+    active: dict[str, Any] = {"active_message_ids": ["asking"]} if by_id else {"active_from_seq": 1}
+    found = ask(memory, "What is the rose by the gate called?", **active)
+    assert [item.text for item in found.items] == ["The rose by the gate is called Gertrude."]
 
 
 @pytest.mark.parametrize("query", ["", "   ", "\n\t"])

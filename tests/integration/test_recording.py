@@ -6,6 +6,7 @@ import json
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -17,6 +18,7 @@ from calmem.errors import Conflict, Forbidden, InvalidInput, NotFound, Transient
 from calmem.memory import Memory
 from calmem.settings import Settings
 from calmem.text import CLOSE_MARK, OPEN_MARK
+from tests.support.processes import eventually
 
 
 @pytest.fixture
@@ -100,6 +102,36 @@ def test_an_id_with_other_content_is_refused_without_telling_whose(
     assert "secret" not in str(refused.value)
     assert "ada" not in str(refused.value)
     assert count(settings, "messages") == 1
+
+
+def test_a_user_deleted_while_being_recorded_for_begins_anew(memory: Memory, settings: Settings) -> None:
+    """Each deletion waits for a lock that the test holds, so that recorders pile up behind it."""
+    memory.record(**turn("before", message_id="before"))
+    with ThreadPoolExecutor(8) as threads:
+        with psycopg.connect(settings.database_url) as conn:
+            conn.execute("SELECT 1 FROM users FOR UPDATE")
+            conn.execute("DELETE FROM users")
+            answers = [
+                threads.submit(memory.record, **turn(f"turn {n}", session_id=f"s{n % 2}", message_id=f"m{n}"))
+                for n in range(6)
+            ]
+            fact = threads.submit(memory.remember_fact, user_id="ada", session_id="s9", key="k", value="v")
+            eventually(lambda: waiting(settings) >= 3, "recorders wait for the deletion")
+        assert all(answer.result().created for answer in answers)
+        with suppress(TransientError):
+            fact.result()
+    with psycopg.connect(settings.database_url) as conn:
+        texts = conn.execute("SELECT content FROM messages ORDER BY message_id").fetchall()
+    assert texts == [(f"turn {n}",) for n in range(6)]
+    assert count(settings, "users") == 1
+
+
+def waiting(settings: Settings) -> int:
+    with psycopg.connect(settings.database_url) as conn:
+        sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        row = conn.execute(sql.encode()).fetchone()
+        assert row is not None
+        return int(row[0])
 
 
 def test_another_users_session_is_refused(memory: Memory, settings: Settings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import get_args
 from zoneinfo import ZoneInfo
 
@@ -11,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calmem import budget, ranking
-from calmem.model import Block, Budget, DenseHit, DenseHits, Fact, Item, Place, Style, Tier, WordHit, WordHits
+from calmem.model import Block, Budget, DenseHit, DenseHits, Fact, Item, Place, Style, Tier, Window, WordHit, WordHits
 from calmem.ranking import Found
 from calmem.words import Script
-from tests.support.items import fact, item
+from tests.support.items import START, fact, item
 
 
 def dense(**cosines: float) -> list[DenseHit]:
@@ -22,7 +23,7 @@ def dense(**cosines: float) -> list[DenseHit]:
 
 
 def word(chunk_no: int, bm25: float, covered: float = 0.3) -> WordHit:
-    return WordHit(chunk_no=chunk_no, bm25=bm25, covered=covered)
+    return WordHit(chunk_no=chunk_no, place=Place(chunk_no, 1), sent=START, bm25=bm25, covered=covered)
 
 
 def apart(*chunk_nos: int) -> dict[int, Place]:
@@ -31,10 +32,20 @@ def apart(*chunk_nos: int) -> dict[int, Place]:
 
 
 def fuse(
-    dense: list[DenseHit], words: list[WordHit], places: dict[int, Place], script: Script = "latin"
+    dense: list[DenseHit],
+    words: list[WordHit],
+    places: dict[int, Place],
+    script: Script = "latin",
+    added: dict[int, float] | None = None,
 ) -> list[Found]:
     return ranking.fuse(
-        dense, words, places, weights=ranking.weights(script, understood=True), min_cosine=0.4, limit=100
+        dense,
+        words,
+        places,
+        added=added or {},
+        weights=ranking.weights(script, understood=True),
+        min_cosine=0.4,
+        limit=100,
     )
 
 
@@ -106,6 +117,19 @@ def test_latest_first_orders_the_relevant_by_time() -> None:
     places = {no: Place(1, no) for no in (10, 30, 50)}
     found = fuse([], [word(10, 2.0), word(30, 1.5), word(50, 0.1)], places)
     assert [one.text for one in rank(items, found, latest_first=True)] == ["new", "old", "beside the point"]
+
+
+def test_what_was_told_in_the_time_asked_for_comes_first_and_the_rest_stays() -> None:
+    window = Window(since=START, until=START + timedelta(days=7))
+    days = {1: -2, 2: -1, 3: 0, 4: 6, 5: 7, 6: 14, 7: 15}
+    added = ranking.timely({no: START + timedelta(days=day) for no, day in days.items()}, window)
+    assert added == {2: 0.12, 3: 0.25, 4: 0.25, 5: 0.12, 6: 0.12}
+    assert set(ranking.timely({1: START}, Window(since=None, until=None))) == {1}
+    found = fuse([], [word(1, 2.0), word(2, 2.0)], apart(1, 2), added={2: 0.25})
+    assert [hit.chunk_no for hit in found if hit.chunk_no] == [2, 1]
+    assert found[0].scores["time"] == 0.25
+    # The answer beside it has its share.
+    assert next(one for one in found if one.place == Place(2, 2)).scores["time"] == 0.25
 
 
 def test_who_is_named_comes_first_of_two_who_say_the_same() -> None:

@@ -169,7 +169,7 @@ class Drainer:
     def _index_together(self, group: Sequence[Claim], index: SearchIndex, embedder: Embedder, lease: _Lease) -> int:
         loaded = self._persist(lambda conn: tasks.load_unindexed(conn, group, index_no=index.index_no))
         alive = [(claim, loaded[claim.message_no]) for claim in group if claim.message_no in loaded]
-        cut = [(claim, message.content, _cut(claim, message, index, embedder)) for claim, message in alive]
+        cut = [(claim, message.content, _cut(claim, message, index, embedder, lease)) for claim, message in alive]
         results = _embed(cut, embedder, lease)
         return self._persist(
             lambda conn: tasks.finish(conn, token=lease.token, index_no=index.index_no, results=results)
@@ -247,15 +247,20 @@ def _groups(claims: Sequence[Claim]) -> Iterator[list[Claim]]:
         yield group
 
 
-def _cut(claim: Claim, message: Unindexed, index: SearchIndex, embedder: Embedder) -> list[NewChunk]:
+def _cut(claim: Claim, message: Unindexed, index: SearchIndex, embedder: Embedder, lease: _Lease) -> list[NewChunk]:
     """The message's chunks within the model's window; those that `record` wrote where they are the same."""
     content = message.content
+
+    def pieces(text: str) -> int:
+        lease.keep()  # 1 MiB of punctuation is cut for half a minute
+        return embedder.count_pieces(embedding_text(claim.name, text))
+
     spans = chunk(
         content,
         own_text(content),
         chunk_chars=index.chunk_chars,
         overlap_chars=index.overlap_chars,
-        pieces=lambda text: embedder.count_pieces(embedding_text(claim.name, text)),
+        pieces=pieces,
         max_pieces=embedder.max_pieces,
     )
     if spans == [span for _, span in message.chunks]:

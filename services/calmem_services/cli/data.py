@@ -24,7 +24,12 @@ _until = click.option("--until", help="Only messages before this time (ISO 8601 
 @click.option("--strict", is_flag=True, help="End at the first bad line instead of skipping it.")
 @output.as_json
 def import_history(file: BinaryIO, strict: bool, as_json: bool) -> None:
-    """Load history from FILE (- for standard input): JSON Lines, one message a line, in order.
+    """Load existing history from FILE (- for stdin).
+
+    One JSON object a line, in the order it was said. user_id, session_id, role and content are needed; message_id,
+    name, created_at (ISO 8601 with offset; default: now) and metadata may be left out:
+
+    {"user_id": "mei", "session_id": "s1", "role": "user", "content": "…", "created_at": "2025-09-27T10:00:00+02:00"}
 
     Safe to run twice and after an interruption: a message that is already there is counted, not doubled. Messages
     are indexed behind live ones. A bad line is named on stderr and skipped; the exit code is then 1.
@@ -58,14 +63,16 @@ def import_history(file: BinaryIO, strict: bool, as_json: bool) -> None:
 @click.option("--current-tokens", default=0, show_default=True, help="Tokens in the model's context now.")
 @click.option("--capacity", default=128_000, show_default=True, help="Tokens of the model's context window.")
 @click.option("--active-from-seq", type=int, help="Messages of this session from here on are in the context.")
-@click.option("--k", type=click.IntRange(1, MAX_K), help="Most items.")
-@click.option("--style", type=click.Choice(["list", "prose"]), default="list", show_default=True)
+@click.option("--k", type=click.IntRange(1, MAX_K), help="At most so many items.")
+@click.option(
+    "--style", type=click.Choice(["list", "prose"]), default="list", show_default=True, help="How the block reads."
+)
 @_since
 @_until
 @output.as_json
 @click.argument("query")
 def recall(user_id: str, session_id: str, current_tokens: int, capacity: int, as_json: bool, **request: Any) -> None:
-    """Print the MOIM block for QUERY."""
+    """Print the block that a host would inject for QUERY."""
     with output.memory() as memory:
         found = memory.recall(
             user_id=user_id,
@@ -85,7 +92,7 @@ def recall(user_id: str, session_id: str, current_tokens: int, capacity: int, as
 @click.command()
 @_user
 @click.option("--session", "session_id", help="Only in this session.")
-@click.option("--k", default=10, show_default=True, type=click.IntRange(1, MAX_K), help="Most items.")
+@click.option("--k", default=10, show_default=True, type=click.IntRange(1, MAX_K), help="At most so many items.")
 @_since
 @_until
 @output.as_json
@@ -117,7 +124,7 @@ def facts() -> None:
 @click.option("--category", help="Only of this category.")
 @output.as_json
 def list_facts(as_json: bool, **request: Any) -> None:
-    """Live facts, newest write first."""
+    """A user's facts, newest write first; expired ones are left out."""
     with output.memory() as memory:
         found = memory.recall_facts(**request)
     _print_facts(found, as_json)

@@ -45,9 +45,16 @@ def evaluate(
     per_query: bool,
     html_out: Path | None,
 ) -> None:
-    """Measure recall on labelled data, in a scratch database that is dropped afterwards.
+    """Measure recall on labelled data.
 
-    Uses the configured Postgres (its user must be allowed to create databases), or an embedded one. "strangers"
+    HISTORY holds messages as in `calmem import`, each with its message_id. Of a query all six fields are needed, in one
+    JSON object a line; category is yours to choose:
+
+    {"query_id": "q1", "user_id": "mei", "query": "…", "relevant": ["m7"], "category": "…", "asked_at": "2026-02-01T09:00:00+00:00"}
+
+    Each measure stands for the full system, and for one half of the search alone: dense (by meaning) and words. budget@N:
+    evidence inside a block of N tokens. The scratch database is dropped afterwards; it
+    uses the configured Postgres (its user must be allowed to create databases), or an embedded one. "strangers"
     is the share of queries that return something from the memory of another user of the history, who cannot know.
     Labelled data holds no facts, so all figures are of episodes.
     """
@@ -88,7 +95,7 @@ def _print(report: dict[str, Any]) -> None:
         names = list(pick["full"])
         click.echo(f"\n{group}")
         output.print_table(
-            [[system, *[_shown(scores[n]) for n in names]] for system, scores in pick.items()], ["system", *names]
+            [[name, *[_shown(scores[name]) for scores in pick.values()]] for name in names], ["measure", *pick]
         )
     for setting, rows in report.get("sweeps", {}).items():
         click.echo(f"\nfull system by {setting}")
@@ -97,7 +104,11 @@ def _print(report: dict[str, Any]) -> None:
         )
     if "against" in report:
         _print_changes(report["against"])
-    click.echo(f"\n{report['queries']} queries, {report['messages']} messages, seconds {report['seconds']}")
+    click.echo(f"\n{report['queries']} queries, {report['messages']} messages, {_seconds(report['seconds'])}")
+
+
+def _seconds(taken: dict[str, float]) -> str:
+    return ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in taken.items())
 
 
 def _print_changes(against: dict[str, Any]) -> None:

@@ -7,10 +7,17 @@ import sys
 import click
 
 from calmem.errors import CalmemError, InvalidInput
-from calmem_services.cli import data, evaluate, models, operate, processes
+from calmem_services.cli import data, evaluate, keys, models, operate, processes
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _AsWritten(click.Group):
+    """Lists its commands in the order they were added in: what runs, what an operator does, what is remembered."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_AsWritten, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="calmem")
 def cli() -> None:
     """Memory for conversational AI that outlives the context window and the session.
@@ -23,6 +30,7 @@ for command in (
     *processes.COMMANDS,
     *operate.COMMANDS,
     *data.COMMANDS,
+    *keys.COMMANDS,
     evaluate.evaluate,
     models.model,
 ):

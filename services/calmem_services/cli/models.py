@@ -17,14 +17,25 @@ def model() -> None:
 
 
 @model.command()
-@click.option("--language", "languages", multiple=True, help="A language to check, such as en or zh (default: all).")
+@click.option(
+    "--language",
+    "languages",
+    multiple=True,
+    help="One language of the table, such as en or zh; may be repeated (default: all).",
+)
 @output.as_json
 def check(languages: tuple[str, ...], as_json: bool) -> None:
-    """Say for which languages the configured model (CALMEM_MODEL) is fit.
+    """Say for which languages the model is fit.
+
+    The configured one (CALMEM_MODEL), not the one a database was made with. Columns: auc, how often a paraphrase
+    scores above unrelated sentences; min_cosine, the threshold that 1 % of unrelated pairs pass, a value for
+    CALMEM_MIN_COSINE; found, paraphrases that pass it; unknown, pieces of text that the model's vocabulary lacks; same
+    words and negation, how often a paraphrase scores above a pair that shares words but not meaning, and above a
+    negation.
 
     fit: a paraphrase scores above unrelated sentences in 95 % of cases or more, and half of the paraphrases or more pass
-    the threshold that 1 % of unrelated pairs pass (min_cosine; a value for CALMEM_MIN_COSINE). unfit: fewer than 80 %,
-    or fewer than a quarter pass. weak: between. Not in the verdict: pairs that share words but not meaning, negations.
+    that threshold. unfit: fewer than 80 %, or fewer than a quarter pass. weak: between. Same words and negation, where
+    small models fail, do not count.
     """
     embedder = embedding.load(output.settings())
     found = model_check.check(embedder, languages)

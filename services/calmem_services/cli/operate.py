@@ -10,9 +10,9 @@ from calmem.errors import NotFound
 from calmem.model import Lane
 from calmem.queueing import WakeUps
 from calmem.settings import PREFIX, Settings
+from calmem.storage import indexes, tasks
 from calmem.storage import migrate as migrations
 from calmem.storage import stats as counting
-from calmem.storage import tasks
 from calmem_services.cli import output
 from calmem_services.cli.service_metrics import read_figures
 
@@ -25,7 +25,11 @@ def db() -> None:
 @db.command()
 @output.as_json
 def migrate(as_json: bool) -> None:
-    """Bring the database to the newest schema; safe to run any number of times, by several processes at once."""
+    """Bring the database to the newest schema.
+
+    Safe to run any number of times, by several processes at once. The first run also settles the database's model
+    (CALMEM_MODEL).
+    """
     chosen = output.settings()
     if not chosen.database_url:
         raise click.UsageError("set CALMEM_DATABASE_URL")
@@ -39,12 +43,20 @@ def migrate(as_json: bool) -> None:
         output.print_json({"applied": applied})
     else:
         click.echo(f"applied {', '.join(applied)}" if applied else "up to date")
+    with output.database() as database, database.connection() as conn:
+        kept = indexes.active_index(conn).model
+    if kept != chosen.model:
+        click.echo(f"this database keeps the model it was made with, {kept}; CALMEM_MODEL is for a new one", err=True)
 
 
 @click.command()
 @output.as_json
 def stats(as_json: bool) -> None:
-    """What is stored, what waits to be indexed and for how long, and how this machine's retrieval service answers."""
+    """What is stored, what waits, how fast recall is.
+
+    Stored rows, what waits to be indexed and for how long, and the figures of the retrieval service on this machine
+    (CALMEM_HOST, CALMEM_RETRIEVAL_PORT).
+    """
     chosen = output.settings()
     with output.database() as database, database.connection() as conn:
         state = tasks.queue_state(conn)
@@ -70,17 +82,23 @@ def stats(as_json: bool) -> None:
     if figures is None:
         click.echo(f"\nrecall: no retrieval service answers at {url}")
         return
-    click.echo(f"\nrecalls by tier: {', '.join(f'{t} {n}' for t, n in figures.tiers.items()) or 'none yet'}")
+    click.echo(
+        f"\nrecalls answered at {url}, by tier: {', '.join(f'{t} {n}' for t, n in figures.tiers.items()) or 'none yet'}"
+    )
     rows = [(stage, *("-" if ms is None else ms for ms in at.values())) for stage, at in figures.latency_ms.items()]
-    output.print_table(rows, ["stage", "p50 ms", "p95 ms"])
+    if rows:
+        output.print_table(rows, ["stage", "p50 ms", "p95 ms"])
 
 
 @click.group(invoke_without_command=True)
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Most lines.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="At most so many lines.")
 @output.as_json
 @click.pass_context
 def failed(context: click.Context, limit: int, as_json: bool) -> None:
-    """Messages that were set aside after their last attempt."""
+    """Messages set aside after their last attempt.
+
+    They are found by their words, not by their meaning. `retry` gives them new attempts.
+    """
     if context.invoked_subcommand is not None:
         return
     with output.database() as database, database.connection() as conn:
@@ -118,7 +136,10 @@ def retry(message_id: str | None, every: bool) -> None:
 @click.command()
 @output.as_json
 def settings(as_json: bool) -> None:
-    """Every setting: its variable, value, default and meaning. Secrets are not shown."""
+    """Every setting: variable, value, default, meaning.
+
+    The two URLs are not shown, since they may hold a password.
+    """
     chosen = output.settings()
     rows = []
     for field in fields(Settings):

@@ -17,7 +17,8 @@ from calmem import budget, ranking
 from calmem.errors import TransientError
 from calmem.memory import Memory
 from calmem.model import Item, Lane
-from calmem.recall import ARMS, MAX_K, Recaller
+from calmem.recall import MAX_K, Recaller
+from calmem.searching import ARMS
 from calmem.settings import Settings
 from calmem.storage import tasks
 from calmem.storage.migrate import migrate, scratch_database

@@ -16,11 +16,12 @@ from urllib.parse import unquote
 import httpx
 import structlog
 from fastapi import FastAPI, Request
+from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from calmem import budget, metrics
-from calmem.errors import CalmemError, InvalidInput, TransientError
-from calmem.model import Lane, Recall, Tier
+from calmem.errors import CalmemError, Forbidden, InvalidInput, RateLimited, TransientError, Unauthorized
+from calmem.model import KeyScope, Lane, Recall, Tier
 from calmem.models import Models
 from calmem.queueing import WakeUps
 from calmem.recall import Recaller
@@ -35,6 +36,7 @@ from calmem_services.gateway.summaries import Summaries
 from calmem_services.gateway.upstream import Relay, Upstream, error
 from calmem_services.gateway.window import Limits, Window, compact
 from calmem_services.http import health, problems
+from calmem_services.http.access import Access, Caller, remember_caller
 from calmem_services.http.app import AccessLog
 
 log = structlog.get_logger(__name__)
@@ -67,6 +69,7 @@ class Gateway:
     def __init__(self, settings: Settings, database: Database, models: Models) -> None:
         self._settings = settings
         self._limits = _limits(settings)
+        self.access = Access(database, settings, {})
         self._wake_ups = WakeUps(settings.redis_url)
         self._recaller = Recaller(database, settings, models)
         self._keeper = Keeper(Recorder(database, self._wake_ups, settings), settings)
@@ -85,6 +88,12 @@ class Gateway:
 
     async def handle(self, request: Request) -> Response:
         """One request below /v1: a chat of a known user with memory, anything else as it is."""
+        try:
+            caller = await self._identify(request)
+        except (Unauthorized, Forbidden, RateLimited) as exc:
+            return _refused(exc)
+        if caller is None and self._settings.gateway_upstream_key:
+            return error(503, "the key cannot be checked now; try again", "service_unavailable")
         path = request.scope["raw_path"].decode("ascii").partition("/v1/")[2]
         if self._settings.gateway_upstream_key and not _is_served(path):
             # With their own key clients may ask for whatever it opens.
@@ -93,7 +102,9 @@ class Gateway:
         if raw is None:
             return error(413, f"the request has more than {_BODY_BYTES} bytes", "invalid_request_error")
         chat = None
-        if request.method == "POST" and path.rstrip("/") == _CHAT:
+        if caller is None:
+            metrics.GATEWAY_CHATS.labels("failed").inc()
+        elif request.method == "POST" and path.rstrip("/") == _CHAT:
             try:
                 chat = await asyncio.to_thread(_read_chat, request, raw)
             except InvalidInput as exc:
@@ -102,11 +113,36 @@ class Gateway:
                 log.error("chat_not_read", error=type(exc).__name__, exc_info=exc)
             if chat is None:
                 metrics.GATEWAY_CHATS.labels("anonymous").inc()
+            else:
+                try:
+                    caller.own(chat.conversation.user_id)
+                except Forbidden as exc:
+                    return _refused(exc)
         if request.url.query:
             path = f"{path}?{request.url.query}"
         if chat is None:
             return Relay(self._upstream, self._upstream.request(request.method, path, request.headers.raw, raw))
         return await self._chat(chat, path)
+
+    async def _identify(self, request: Request) -> Caller | None:
+        """Who calls, by `X-Calmem-Key`, since `Authorization` is the upstream's; None while that cannot be told.
+
+        Raises Unauthorized, Forbidden, RateLimited.
+        """
+        seen = {"x-api-key": request.headers.get("x-calmem-key")}
+        seen |= {name: request.headers.get(name) for name in ("host", "origin")}
+        try:
+            async with asyncio.timeout(self._settings.gateway_deadline_ms / 1_000):
+                caller = await self.access.identify(
+                    Headers({n: value for n, value in seen.items() if value is not None})
+                )
+        except (TransientError, TimeoutError) as exc:
+            log.warning("key_not_checked", error=type(exc).__name__)
+            return None
+        remember_caller(request.scope, caller)
+        caller.need(KeyScope.RECORD)
+        caller.need(KeyScope.RECALL)
+        return caller
 
     async def _chat(self, chat: _Chat, path: str) -> Response:
         began = time.perf_counter()
@@ -262,6 +298,7 @@ def create_app(settings: Settings) -> FastAPI:
             warming.join()
 
     app = FastAPI(title="calmem gateway", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.access = gateway.access
     problems.install(app)
     app.add_middleware(AccessLog)
     app.include_router(health.router(database, settings, {"model": model_check}, serves_without=True))
@@ -293,6 +330,16 @@ def _limits(settings: Settings) -> Limits:
         compact_to=to,
         summary_tokens=min(settings.gateway_summary_tokens, capacity // 10),
     )
+
+
+def _refused(exc: Unauthorized | Forbidden | RateLimited) -> Response:
+    if isinstance(exc, RateLimited):
+        refused = error(429, str(exc), "rate_limit_error")
+        refused.headers["retry-after"] = str(exc.retry_after_seconds)
+        return refused
+    if isinstance(exc, Unauthorized):
+        return error(401, f"{exc} (here in the header X-Calmem-Key)", "authentication_error")
+    return error(403, str(exc), "permission_error")
 
 
 def _is_served(path: str) -> bool:

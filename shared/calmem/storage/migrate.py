@@ -10,7 +10,7 @@ import psycopg
 from psycopg import conninfo, sql
 
 from calmem.errors import PermanentError, TransientError
-from calmem.storage.pool import check_url
+from calmem.storage.pool import check_url, translated
 
 # Any fixed number that nobody else locks; two migrating processes take turns on it.
 _LOCK = 4_742_020_001
@@ -46,8 +46,8 @@ def migrate(
     """Bring the database to the newest schema; returns the names applied now (empty: up to date).
 
     All or nothing: one transaction. A database without an index gets its first one, for `model` with
-    that chunking. Raises TransientError when the server cannot be reached and PermanentError when
-    pgvector is missing.
+    that chunking. Raises TransientError when the server cannot be reached or takes no writes, and PermanentError
+    saying what to do when pgvector is missing or too old, a right is missing, or the database is somebody else's.
     """
     check_url(database_url)
     try:
@@ -69,8 +69,21 @@ def migrate(
         raise PermanentError(
             "this Postgres has no pgvector: install the extension `vector`, then migrate again"
         ) from exc
-    except psycopg.OperationalError as exc:
-        raise TransientError("the database cannot be reached") from exc
+    except psycopg.errors.UndefinedObject as exc:
+        raise PermanentError(
+            "pgvector is older than 0.7 and has no halfvec: update the extension `vector`, then migrate again"
+        ) from exc
+    except psycopg.errors.InsufficientPrivilege as exc:
+        raise PermanentError(
+            "this database user may not create calmem's tables or the extension `vector`: "
+            "migrate as the database's owner, with the extension there"
+        ) from exc
+    except (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject) as exc:
+        raise PermanentError(
+            "the database holds tables of the same names that calmem did not make: give calmem a database of its own"
+        ) from exc
+    except psycopg.Error as exc:
+        raise translated(exc) from exc
 
 
 @contextmanager

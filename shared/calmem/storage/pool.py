@@ -12,13 +12,35 @@ from psycopg import errors as pg
 from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
-from calmem.errors import InvalidInput, PermanentError, TransientError
+from calmem.errors import CalmemError, InvalidInput, Overtaken, PermanentError, TransientError
 from calmem.settings import Settings
 
 Connection: TypeAlias = psycopg.Connection[TupleRow]
 
 # The schema of a database that has not been migrated; retrying does not help, saying so does.
 _NOT_MIGRATED = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedObject)
+
+
+def translated(exc: psycopg.Error) -> CalmemError:
+    """The error of the database as one of ours, which says whether to try again.
+
+    Never its text: that quotes rows, and rows are what people said.
+    """
+    if isinstance(exc, pg.QueryCanceled):
+        return TransientError("the database took longer than the time allowed")
+    if isinstance(exc, pg.DeadlockDetected | pg.SerializationFailure | pg.LockNotAvailable):
+        return Overtaken("the database asked to try again")
+    if isinstance(exc, pg.ForeignKeyViolation):
+        return Overtaken("what this belongs to was deleted at the same moment; try again")
+    if isinstance(exc, pg.ReadOnlySqlTransaction):
+        return TransientError("the database takes no writes now: it is a standby or set to read only")
+    if isinstance(exc, pg.InsufficientPrivilege):
+        return PermanentError("the database user of CALMEM_DATABASE_URL lacks a right on calmem's tables: GRANT it")
+    if isinstance(exc, _NOT_MIGRATED):
+        return PermanentError("the database has not been set up: run `calmem db migrate`")
+    if isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError | pg.IdleInTransactionSessionTimeout):
+        return TransientError("the database cannot be reached")
+    return PermanentError(f"the database refused a statement: {type(exc).__name__} ({exc.sqlstate or 'no code'})")
 
 
 def check_url(url: str) -> None:
@@ -32,7 +54,8 @@ def check_url(url: str) -> None:
 class Database:
     """A pool of connections to one database. Safe to share between threads.
 
-    Every outage (server away, pool empty, statement over its time) is a TransientError.
+    Every outage (server away or read-only, pool empty, statement over its time) is a TransientError; whatever else the
+    database refuses is a PermanentError.
     """
 
     def __init__(self, settings: Settings, *, database_url: str | None = None) -> None:
@@ -80,7 +103,8 @@ class Database:
     def connection(self, timeout: float | None = None) -> Iterator[Connection]:
         """One transaction: committed at the end, rolled back on an exception.
 
-        `timeout`: seconds to wait for a free connection. Raises TransientError on any outage.
+        `timeout`: seconds to wait for a free connection. Raises TransientError on any outage, Overtaken, and
+        PermanentError when a statement is refused.
         """
         try:
             with self._pool.connection(timeout=self._wait if timeout is None else timeout) as conn:
@@ -91,14 +115,8 @@ class Database:
             ) from exc
         except PoolClosed as exc:
             raise TransientError("the database pool is closed") from exc
-        except pg.QueryCanceled as exc:
-            raise TransientError("the database took longer than the time allowed") from exc
-        except (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable) as exc:
-            raise TransientError("the database asked to try again") from exc
-        except _NOT_MIGRATED as exc:
-            raise PermanentError("the database has not been set up: run `calmem db migrate`") from exc
-        except (psycopg.OperationalError, psycopg.InterfaceError) as exc:
-            raise TransientError("the database cannot be reached") from exc
+        except psycopg.Error as exc:
+            raise translated(exc) from exc
 
     def stats(self) -> dict[str, int]:
         """Counters of the pool, as psycopg_pool names them (`pool_size`, `pool_available`, …)."""

@@ -133,7 +133,7 @@ WITH size AS MATERIALIZED (
     SELECT * FROM unnest(%(tokens)s::bigint[], %(weights)s::float8[], %(identifiers)s::boolean[])
         WITH ORDINALITY AS q(token, weight, identifier, i)
 ), hit AS MATERIALIZED (
-    SELECT q.i, q.token, c.chunk_no, c.n_tokens, c.tokens
+    SELECT q.i, q.token, c.chunk_no, c.session_no, c.seq, c.created_at, c.n_tokens, c.tokens
     FROM query q CROSS JOIN LATERAL (
         SELECT * FROM chunks WHERE tokens @> ARRAY[q.token] {where} LIMIT %(common)s
     ) AS c
@@ -143,11 +143,12 @@ WITH size AS MATERIALIZED (
 ), rare AS MATERIALIZED (
     SELECT i, df FROM counted WHERE df < %(common)s OR NOT EXISTS (SELECT 1 FROM counted WHERE df < %(common)s)
 ), candidate AS MATERIALIZED (
-    SELECT DISTINCT ON (hit.chunk_no) hit.chunk_no, hit.n_tokens, hit.tokens FROM hit JOIN rare USING (i)
+    SELECT DISTINCT ON (hit.chunk_no) hit.* FROM hit JOIN rare USING (i)
 ), found AS MATERIALIZED (
-    SELECT hit.i, hit.token, hit.chunk_no, hit.n_tokens, hit.tokens FROM hit JOIN rare USING (i)
+    SELECT hit.* FROM hit JOIN rare USING (i)
     UNION ALL
-    SELECT query.i, query.token, candidate.chunk_no, candidate.n_tokens, candidate.tokens
+    SELECT query.i, query.token, candidate.chunk_no, candidate.session_no, candidate.seq, candidate.created_at,
+           candidate.n_tokens, candidate.tokens
     FROM query JOIN counted USING (i) CROSS JOIN candidate
     WHERE NOT EXISTS (SELECT 1 FROM rare WHERE rare.i = query.i) AND candidate.tokens @> ARRAY[query.token]
 ), estimated AS MATERIALIZED (
@@ -166,14 +167,16 @@ WITH size AS MATERIALIZED (
             WHERE NOT EXISTS (SELECT 1 FROM counted WHERE counted.i = query.i)) AS unknown
     FROM size
 ), tf AS MATERIALIZED (
-    SELECT i, chunk_no, n_tokens::float8 AS n_tokens, cardinality(array_positions(tokens, token))::float8 AS tf FROM found
+    SELECT i, chunk_no, session_no, seq, created_at, n_tokens::float8 AS n_tokens,
+           cardinality(array_positions(tokens, token))::float8 AS tf
+    FROM found
 )
-SELECT tf.chunk_no,
+SELECT tf.chunk_no, tf.session_no, tf.seq, tf.created_at,
        sum(word.weight * word.idf * tf.tf * 2.2::float8
            / (tf.tf + 0.3::float8 + 0.9::float8 * tf.n_tokens / word.mean)) AS bm25,
        sum(word.mass) / (mass.known + mass.unknown), bool_or(word.identifier), mass.known / (mass.known + mass.unknown)
 FROM tf JOIN word USING (i) CROSS JOIN mass
-GROUP BY tf.chunk_no, mass.known, mass.unknown ORDER BY bm25 DESC, tf.chunk_no LIMIT %(limit)s
+GROUP BY tf.chunk_no, tf.session_no, tf.seq, tf.created_at, mass.known, mass.unknown ORDER BY bm25 DESC, tf.chunk_no LIMIT %(limit)s
 """
 COMMON = 1_000
 _OTHERS = 100.0
@@ -193,22 +196,29 @@ def words(conn: Connection, scope: Scope, asked: Sequence[QueryToken], limit: in
     rows = conn.execute(_WORDS.format(where=scope.where("chunks")).encode(), values).fetchall()
     return WordHits(
         hits=[
-            WordHit(chunk_no=no, bm25=bm25, covered=covered, identifier=identifier)
-            for no, bm25, covered, identifier, _ in rows
+            WordHit(
+                chunk_no=no,
+                place=Place(session_no, seq),
+                sent=sent,
+                bm25=bm25,
+                covered=covered,
+                identifier=identifier,
+            )
+            for no, session_no, seq, sent, bm25, covered, identifier, _ in rows
         ],
-        known=rows[0][4] if rows else 0.0,
+        known=rows[0][-1] if rows else 0.0,
     )
 
 
 _PLACES = """
-SELECT chunk_no, session_no, seq FROM chunks WHERE user_no = %s AND index_no = %s AND chunk_no = ANY(%s::bigint[])
+SELECT chunk_no, session_no, seq, created_at FROM chunks WHERE user_no = %s AND index_no = %s AND chunk_no = ANY(%s::bigint[])
 """
 
 
-def places(conn: Connection, scope: Scope, chunk_nos: Sequence[int]) -> dict[int, Place]:
-    """Where the messages of these chunks stand, by chunk_no."""
-    rows = conn.execute(_PLACES, (scope.user_no, scope.index_no, list(chunk_nos)))
-    return {no: Place(session_no, seq) for no, session_no, seq in rows}
+def places(conn: Connection, scope: Scope, chunk_nos: Sequence[int]) -> tuple[dict[int, Place], dict[int, datetime]]:
+    """Where the messages of these chunks stand, and when they were sent, by chunk_no."""
+    rows = conn.execute(_PLACES, (scope.user_no, scope.index_no, list(chunk_nos))).fetchall()
+    return {no: Place(session_no, seq) for no, session_no, seq, _ in rows}, {no: sent for no, _, _, sent in rows}
 
 
 # A loose scan of the names in `messages_names`: its cost follows the number of names, not of messages.

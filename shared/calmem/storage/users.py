@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from datetime import datetime
 
-from calmem.errors import Forbidden
+from calmem.errors import Forbidden, Overtaken
 from calmem.model import Session, User
 from calmem.storage.pool import Connection
 
@@ -70,18 +70,21 @@ def _refuse_foreign(owner: int, user_no: int) -> None:
 
 
 _LOCK_SESSION = "SELECT user_no, session_no, last_seq FROM sessions WHERE session_id = %s FOR NO KEY UPDATE"
+_EXISTS = "SELECT 1 FROM users WHERE user_no = %s"
 _CREATE_SESSION = "INSERT INTO sessions (user_no, session_id) VALUES (%s, %s) ON CONFLICT (session_id) DO NOTHING"
 
 
 def lock_session(conn: Connection, user_no: int, session_id: str) -> tuple[int, int]:
     """(session_no, last_seq) of the user's session, created when new; one recorder at a time until commit.
 
-    Raises Forbidden when the session is another user's.
+    Raises Forbidden when the session is another user's, Overtaken when the user is gone.
     """
     row = conn.execute(_LOCK_SESSION, (session_id,)).fetchone()
     while row is None:
         conn.execute(_CREATE_SESSION, (user_no, session_id))
         row = conn.execute(_LOCK_SESSION, (session_id,)).fetchone()
+    if row[0] != user_no and conn.execute(_EXISTS, (user_no,)).fetchone() is None:
+        raise Overtaken("the user was deleted at the same moment; try again")  # and may have the session anew
     _refuse_foreign(row[0], user_no)
     return row[1], row[2]
 
@@ -141,10 +144,17 @@ _LOCK_MARKS = "SELECT 1 FROM users WHERE user_no = %s FOR NO KEY UPDATE"
 # the receipt exact and leaves nothing that was written meanwhile.
 _LOCK_MESSAGES = "SELECT count(*) FROM (SELECT 1 FROM messages WHERE user_no = %(user_no)s {where} ORDER BY message_no FOR UPDATE) AS locked"
 
+# A key bound to nobody speaks for everybody, so it is revoked in the same statement.
+_REVOKE_KEYS = """
+UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()), user_id = NULL
+WHERE user_id = (SELECT user_id FROM users WHERE user_no = %s)
+"""
+
 
 def delete_user(conn: Connection, user_no: int) -> Mapping[str, int]:
-    """Remove everything of the user; counts per kind."""
+    """Remove everything of the user, and revoke the keys bound to them; counts per kind."""
     conn.execute(_LOCK_USER, (user_no,))
+    conn.execute(_REVOKE_KEYS, (user_no,))
     conn.execute(_LOCK_MESSAGES.format(where="").encode(), {"user_no": user_no})
     counts = _count(conn, _COUNT_USER, {"user_no": user_no})
     gone = conn.execute("DELETE FROM users WHERE user_no = %s", (user_no,)).rowcount

@@ -1,0 +1,616 @@
+"""API keys: what each opens, for whom, how long; and what happens without one (issue 4.4)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from calmem import keys as key_module
+from calmem.errors import InvalidInput, NotFound, Unauthorized
+from calmem.keys import Keyring, Keys, NewKey, hash_key
+from calmem.model import KeyScope
+from calmem.ratelimit import RateLimiter
+from calmem.settings import Settings
+from calmem.storage.pool import Database
+from calmem_services.http import access
+from calmem_services.ingest.app import create_app as create_ingest
+from calmem_services.local.redis import EmbeddedRedis
+from calmem_services.local.stack import environment, free_ports
+from calmem_services.retrieval.app import create_app as create_retrieval
+from tests.support.http import Services, assert_problem, client, services
+from tests.support.processes import eventually, running
+from tests.support.serving import serving
+
+COMMAND = [sys.executable, "-m", "calmem_services.cli.main"]
+# "Within seconds": far above what is documented, far below what anybody would call that.
+SECONDS = 20.0
+MESSAGE = {"user_id": "ada", "session_id": "s1", "role": "user", "content": "The boiler is a Vaillant."}
+RECALL = {"user_id": "ada", "session_id": "s2", "query": "boiler", "current_tokens": 0, "context_window_capacity": 1000}
+FACT = {"user_id": "ada", "value": "Turin"}
+ADA = {"user_id": "ada"}
+# Service, method, path, what is sent, and the one scope that opens it. In an order in which each can do its work.
+ROUTES: list[tuple[str, str, str, dict[str, Any], KeyScope]] = [
+    ("ingest", "POST", "/v1/messages", {"json": MESSAGE}, KeyScope.RECORD),
+    ("ingest", "POST", "/v1/messages:batch", {"json": {"messages": [MESSAGE]}}, KeyScope.RECORD),
+    ("ingest", "GET", "/v1/users/ada", {}, KeyScope.RECORD),
+    ("ingest", "PUT", "/v1/users/ada", {"json": {"memory": "on"}}, KeyScope.ADMIN),
+    ("retrieval", "PUT", "/v1/sessions/s1/facts/home.city", {"json": FACT}, KeyScope.FACTS),
+    ("retrieval", "GET", "/v1/facts", {"params": ADA}, KeyScope.FACTS),
+    ("retrieval", "POST", "/v1/recall", {"json": RECALL}, KeyScope.RECALL),
+    ("retrieval", "POST", "/v1/search", {"json": {"user_id": "ada", "query": "boiler"}}, KeyScope.RECALL),
+    ("retrieval", "GET", "/v1/sessions", {"params": ADA}, KeyScope.RECALL),
+    ("retrieval", "GET", "/v1/sessions/s1/messages", {"params": ADA}, KeyScope.RECALL),
+    ("retrieval", "DELETE", "/v1/sessions/s1/facts/home.city", {"params": ADA}, KeyScope.FACTS),
+    ("ingest", "DELETE", "/v1/messages/m1", {"params": ADA}, KeyScope.ADMIN),
+    ("ingest", "DELETE", "/v1/sessions/s1", {"params": ADA}, KeyScope.ADMIN),
+    ("ingest", "DELETE", "/v1/users/ada", {}, KeyScope.ADMIN),
+]
+OPEN = ("/healthz", "/readyz", "/metrics", "/openapi.json")
+
+
+@pytest.fixture
+def keys(settings: Settings) -> Iterator[Keys]:
+    with Database(settings) as database:
+        yield Keys(database)
+
+
+@pytest.fixture
+def calmem(settings: Settings) -> Iterator[Services]:
+    with services(settings) as opened:
+        yield opened
+
+
+def make(keys: Keys, *scopes: KeyScope, user_id: str | None = None) -> NewKey:
+    return keys.create(name="test", scopes=scopes, user_id=user_id)
+
+
+def bearer(key: NewKey) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key.secret}"}
+
+
+def send(calmem: Services, service: str, method: str, path: str, **request: Any) -> httpx.Response:
+    one: httpx.Client = getattr(calmem, service)
+    return one.request(method, path, **request)
+
+
+def cli(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], env=environment(settings), capture_output=True, text=True)
+
+
+def test_every_route_is_listed_here() -> None:
+    listed = {(service, method) for service, method, *_ in ROUTES}
+    assert len(ROUTES) == 14
+    assert listed == {
+        (service, method) for service in ("ingest", "retrieval") for method in ("GET", "PUT", "POST", "DELETE")
+    }
+
+
+def test_each_scope_opens_its_routes_and_no_other(calmem: Services, keys: Keys) -> None:
+    by_scope = {scope: make(keys, scope) for scope in KeyScope}
+    for service, method, path, sent, needed in ROUTES:
+        for scope in KeyScope:
+            if scope is not needed:
+                answer = send(calmem, service, method, path, headers=bearer(by_scope[scope]), **sent)
+                assert needed in assert_problem(answer, 403)["detail"]
+    assert set(calmem.rows().values()) == {0}
+    for service, method, path, sent, needed in ROUTES:
+        if path == "/v1/messages/m1":
+            calmem.ingest.post(
+                "/v1/messages", json={**MESSAGE, "message_id": "m1"}, headers=bearer(by_scope[KeyScope.RECORD])
+            )
+        answer = send(calmem, service, method, path, headers=bearer(by_scope[needed]), **sent)
+        assert answer.status_code in (200, 201), (method, path, answer.text)
+
+
+def test_a_key_of_several_scopes_opens_all_of_theirs(calmem: Services, keys: Keys) -> None:
+    key = make(keys, *KeyScope)
+
+    for service, method, path, sent, _ in ROUTES:
+        answer = send(calmem, service, method, path, headers={"X-API-Key": key.secret}, **sent)
+        assert answer.status_code in (200, 201, 404), (method, path, answer.text)
+        assert (answer.status_code == 404) == (path == "/v1/messages/m1")
+
+
+def test_without_a_good_key_nothing_is_read_or_written(calmem: Services, keys: Keys) -> None:
+    key = make(keys, *KeyScope)
+    other = make(keys, *KeyScope)
+    wrong = [
+        {},
+        {"Authorization": ""},
+        {"Authorization": "Bearer"},
+        {"Authorization": f"Basic {key.secret}"},
+        {"Authorization": key.secret},
+        {"Authorization": f"Bearer {key.secret[:-1]}"},
+        {"Authorization": f"Bearer {key.secret}x"},
+        {"Authorization": f"Bearer {key.secret[:-1]}{'A' if key.secret[-1] != 'A' else 'B'}"},
+        {"Authorization": f"Bearer {key.secret[:20]}{other.secret[20:]}"},
+        {"Authorization": f"Bearer calmem_{'0' * 12}_{key.secret[20:]}"},
+        {"X-API-Key": ""},
+        {"X-API-Key": key.key.prefix},
+        {"X-API-Key": hash_key(key.secret).hex()},
+        {"X-API-Key": "null"},
+        {"X-API-Key": "sk-" + "x" * 5_000},
+        # The header of calmem's own name goes first: one that is wrong is not made up for by another.
+        {"X-API-Key": other.secret[:-2], "Authorization": f"Bearer {key.secret}"},
+    ]
+    for service, method, path, sent, _ in ROUTES:
+        for headers in wrong:
+            answer = send(calmem, service, method, path, headers=headers, **sent)
+            assert_problem(answer, 401)
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert key.secret[20:-1] not in answer.text
+    odd = calmem.ingest.post("/v1/messages", json=MESSAGE, headers=[(b"x-api-key", "schlüssel".encode())])
+    assert_problem(odd, 401)
+    assert set(calmem.rows().values()) == {0}
+    for path in OPEN:
+        for one in (calmem.ingest, calmem.retrieval):
+            if path != "/readyz":  # 503 while the model is being loaded
+                assert one.get(path).status_code == 200
+            assert one.get(path).status_code != 401
+
+
+def test_a_bound_key_speaks_for_its_user_only(calmem: Services, keys: Keys) -> None:
+    of_bob = bearer(make(keys, *KeyScope, user_id="bob"))
+    of_ada = bearer(make(keys, *KeyScope, user_id="ada"))
+    for service, method, path, sent, _ in ROUTES:
+        assert_problem(send(calmem, service, method, path, headers=of_bob, **sent), 403)
+    mixed = {"messages": [{**MESSAGE, "user_id": "bob", "session_id": "s9"}, MESSAGE]}
+    assert_problem(calmem.ingest.post("/v1/messages:batch", json=mixed, headers=of_bob), 403)
+    twice = calmem.retrieval.get("/v1/facts", params={"user_id": ["bob", "ada"]}, headers=of_bob)
+    assert twice.status_code in (403, 422)
+    doubled = b'{"user_id": "bob", "user_id": "ada", "query": "boiler"}'
+    kind = {"content-type": "application/json"}
+    assert_problem(calmem.retrieval.post("/v1/search", content=doubled, headers={**of_bob, **kind}), 403)
+    assert set(calmem.rows().values()) == {0}
+
+    for service, method, path, sent, _ in ROUTES:
+        answer = send(calmem, service, method, path, headers=of_ada, **sent)
+        assert answer.status_code in (200, 201, 404), (method, path, answer.text)
+
+
+def test_a_bound_key_is_compared_with_the_id_that_is_used(calmem: Services, keys: Keys) -> None:
+    composed, decomposed = "jos\u00e9", "jose\u0301"
+    key = bearer(make(keys, *KeyScope, user_id=decomposed))
+
+    for user_id in (composed, decomposed):
+        assert calmem.ingest.post("/v1/messages", json={**MESSAGE, "user_id": user_id}, headers=key).status_code == 201
+    assert_problem(calmem.ingest.post("/v1/messages", json={**MESSAGE, "user_id": "jose"}, headers=key), 403)
+    for odd in (None, 7, ["ada"], "", "*"):
+        refused = calmem.ingest.post("/v1/messages", json={**MESSAGE, "user_id": odd}, headers=key)
+        assert_problem(refused, 422, field="user_id")
+    assert calmem.rows()["users"] == 1
+
+
+def test_a_revoked_key_is_refused_within_seconds_everywhere(calmem: Services, keys: Keys) -> None:
+    key, other = make(keys, *KeyScope), make(keys, *KeyScope)
+    for one in (key, other):
+        assert calmem.ingest.post("/v1/messages", json=MESSAGE, headers=bearer(one)).status_code == 201
+        assert calmem.retrieval.get("/v1/facts", params=ADA, headers=bearer(one)).status_code == 200
+
+    revoked = keys.revoke(key.key.prefix)
+
+    def refused() -> bool:
+        answers = [
+            calmem.ingest.get("/v1/users/ada", headers=bearer(key)),
+            calmem.retrieval.get("/v1/facts", params=ADA, headers=bearer(key)),
+        ]
+        return {answer.status_code for answer in answers} == {401}
+
+    eventually(refused, "the revoked key is refused by both services", seconds=SECONDS)
+    assert calmem.ingest.get("/v1/users/ada", headers=bearer(other)).status_code == 200
+    assert keys.revoke(key.key.prefix).revoked_at == revoked.revoked_at
+    keys.revoke(other.key.prefix)
+    # With every key revoked the services are closed, not open.
+    eventually(lambda: calmem.ingest.get("/v1/users/ada").status_code == 401, "nobody is let in without a key")
+
+
+def test_the_first_key_closes_running_services(calmem: Services, keys: Keys) -> None:
+    assert calmem.record().status_code == 201
+    assert calmem.recall().status_code == 200
+    open_document = calmem.ingest.get("/openapi.json").json()
+    assert {} in open_document["paths"]["/v1/messages"]["post"]["security"]
+
+    make(keys, KeyScope.RECORD)
+
+    eventually(
+        lambda: calmem.record().status_code == 401 and calmem.recall().status_code == 401,
+        "both services ask for a key",
+        seconds=SECONDS,
+    )
+    for one in (calmem.ingest, calmem.retrieval):
+        document = one.get("/openapi.json").json()
+        assert set(document["components"]["securitySchemes"]) == {"bearer", "header"}
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                if path.startswith("/v1/"):
+                    assert [set(way) for way in operation["security"]] == [{"bearer"}, {"header"}]
+                    assert {"401", "403", "429"} <= set(operation["responses"])
+                else:
+                    assert "security" not in operation
+    needed = {
+        (method.upper(), path): operation["security"][0]["bearer"]
+        for one in (calmem.ingest, calmem.retrieval)
+        for path, operations in one.get("/openapi.json").json()["paths"].items()
+        for method, operation in operations.items()
+        if path.startswith("/v1/")
+    }
+    assert len(needed) == len(ROUTES)
+    for _, method, path, _, scope in ROUTES:
+        template = path.replace("/ada", "/{user_id}").replace("/s1", "/{session_id}").replace("/m1", "/{message_id}")
+        assert needed[method, template.replace("home.city", "{key}")] == [scope.value]
+
+
+def test_only_a_hash_is_stored(settings: Settings, keys: Keys) -> None:
+    made = make(keys, KeyScope.RECALL, user_id="ada")
+
+    with psycopg.connect(settings.database_url) as conn:
+        row = conn.execute("SELECT api_keys::text, hash FROM api_keys").fetchone()
+    assert row is not None
+    shown, stored = row
+    assert stored == hashlib.sha256(made.secret.encode()).digest()
+    assert made.secret[20:] not in shown
+    assert made.secret.startswith(f"calmem_{made.key.prefix}_")
+    assert len(made.secret.removeprefix(f"calmem_{made.key.prefix}_")) == 43
+    assert hash_key(made.secret).hex() not in repr(made.key)
+    assert make(keys, KeyScope.RECALL).secret != made.secret
+
+
+def test_hashes_are_compared_in_constant_time_for_known_and_unknown_prefixes(
+    settings: Settings, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Watches the comparison; what it answers is the real one's."""
+    compared: list[tuple[bytes, bytes]] = []
+
+    def watch(a: bytes, b: bytes) -> bool:
+        compared.append((a, b))
+        return real(a, b)
+
+    real = hmac.compare_digest
+    made = make(keys, KeyScope.RECALL)
+    monkeypatch.setattr(hmac, "compare_digest", watch)
+    unknown = f"calmem_{'0' * 12}_{made.secret[20:]}"
+    with Database(settings) as database:
+        keyring = Keyring(database)
+        assert keyring.recognise(made.secret) == make_seen(keys, made)
+        for wrong in (unknown, made.secret[:-3] + "abc", "garbled"):
+            with pytest.raises(Unauthorized):
+                keyring.recognise(wrong)
+
+    assert [a for a, _ in compared] == [
+        hash_key(one) for one in (made.secret, unknown, made.secret[:-3] + "abc", "garbled")
+    ]
+    assert [b for _, b in compared] == [hash_key(made.secret), bytes(32), hash_key(made.secret), bytes(32)]
+
+
+def make_seen(keys: Keys, made: NewKey) -> Any:
+    """The key as a service finds it at its first use: before that use is written down."""
+    (found,) = [key for key in keys.list() if key.prefix == made.key.prefix]
+    assert found.last_used_at is not None
+    return replace(found, last_used_at=None)
+
+
+def test_last_use_is_written_down_once_a_minute_and_not_for_wrong_or_revoked_keys(
+    settings: Settings, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_module, "CHECK_SECONDS", 0.0)
+    made = make(keys, KeyScope.RECALL)
+
+    def used() -> Any:
+        return keys.list()[0].last_used_at
+
+    with Database(settings) as database:
+        keyring = Keyring(database)
+        assert used() is None
+        keyring.recognise(made.secret)
+        first = used()
+        assert first is not None
+        keyring.recognise(made.secret)
+        assert used() == first
+        with psycopg.connect(settings.database_url) as conn:
+            conn.execute("UPDATE api_keys SET last_used_at = last_used_at - interval '2 minutes'")
+        keyring.recognise(made.secret)
+        assert used() >= first
+        keys.revoke(made.key.prefix)
+        with psycopg.connect(settings.database_url) as conn:
+            conn.execute("UPDATE api_keys SET last_used_at = NULL")
+        with pytest.raises(Unauthorized):
+            keyring.recognise(made.secret)
+        assert used() is None
+
+
+def test_a_good_key_outlives_an_outage_of_the_database(
+    settings: Settings, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, revoked = make(keys, KeyScope.RECALL), make(keys, KeyScope.RECALL)
+    keys.revoke(revoked.key.prefix)
+    monkeypatch.setattr(key_module, "CHECK_SECONDS", 0.0)
+    database = Database(replace(settings, pool_wait_seconds=0.2))
+    database.open()
+    keyring = Keyring(database)
+    assert keyring.recognise(made.secret) is not None
+    with pytest.raises(Unauthorized):
+        keyring.recognise(revoked.secret)
+
+    database.close()
+
+    assert keyring.recognise(made.secret) is not None
+    for wrong in (None, revoked.secret, made.secret[:-3] + "abc"):
+        with pytest.raises(Unauthorized):
+            keyring.recognise(wrong)
+
+
+def test_deleting_a_user_revokes_the_keys_bound_to_them(calmem: Services, keys: Keys) -> None:
+    admin, of_ada = make(keys, KeyScope.ADMIN, KeyScope.RECORD), make(keys, KeyScope.RECORD, user_id="ada")
+    of_bob = make(keys, KeyScope.RECORD, user_id="bob")
+    assert calmem.ingest.post("/v1/messages", json=MESSAGE, headers=bearer(of_ada)).status_code == 201
+
+    assert calmem.ingest.delete("/v1/users/ada", headers=bearer(admin)).status_code == 200
+
+    by_prefix = {key.prefix: key for key in keys.list()}
+    gone = by_prefix[of_ada.key.prefix]
+    assert gone.revoked_at is not None
+    assert gone.user_id is None
+    assert by_prefix[of_bob.key.prefix].revoked_at is None
+    eventually(
+        lambda: calmem.ingest.post("/v1/messages", json=MESSAGE, headers=bearer(of_ada)).status_code == 401,
+        "the key of the deleted user is refused",
+    )
+
+
+def test_what_a_key_cannot_be_made_of(keys: Keys) -> None:
+    bad: list[dict[str, Any]] = [
+        {"name": " ", "scopes": ["record"]},
+        {"name": "n", "scopes": []},
+        {"name": "n", "scopes": ["record", "everything"]},
+        {"name": "n", "scopes": ["record"], "user_id": "*"},
+        {"name": "n" * 201, "scopes": ["record"]},
+    ]
+    for fields in bad:
+        with pytest.raises(InvalidInput):
+            keys.create(**fields)
+    for prefix in ("", "x", "*", "%"):
+        with pytest.raises(InvalidInput):
+            keys.revoke(prefix)
+    with pytest.raises(NotFound):
+        keys.revoke("0" * 12)
+    assert keys.list() == []
+
+
+def test_keys_by_the_command_line(settings: Settings) -> None:
+    made = cli(
+        settings,
+        "keys",
+        "create",
+        "--name",
+        "phone",
+        "--scope",
+        "recall",
+        "--scope",
+        "facts",
+        "--user",
+        "mei",
+        "--json",
+    )
+    plain = cli(settings, "keys", "create", "--name", "batch job", "--scope", "record")
+    listed = cli(settings, "keys", "list", "--json")
+
+    shown = json.loads(made.stdout)
+    assert set(shown) == {
+        "key", "prefix", "name", "scopes", "user_id", "created_at", "last_used_at", "revoked_at",
+    }  # fmt: skip
+    assert (shown["name"], shown["scopes"], shown["user_id"]) == ("phone", ["facts", "recall"], "mei")
+    secret = shown["key"]
+    assert plain.stdout.startswith("calmem_")
+    assert [row["name"] for row in json.loads(listed.stdout)] == ["phone", "batch job"]
+    assert json.loads(listed.stdout)[0] == {name: value for name, value in shown.items() if name != "key"}
+
+    revoked = cli(settings, "keys", "revoke", shown["prefix"])
+    table = cli(settings, "keys", "list")
+    assert (revoked.returncode, revoked.stdout) == (0, f"revoked {shown['prefix']} (phone)\n")
+    assert "batch job" in table.stdout
+    for output in (listed, revoked, table):
+        assert secret[20:] not in output.stdout + output.stderr
+        assert plain.stdout.strip()[20:] not in output.stdout + output.stderr
+    for bad in (
+        ["create", "--name", "x", "--scope", "everything"],
+        ["create", "--name", "x"],
+        ["create", "--name", " ", "--scope", "record"],
+        ["create", "--name", "x", "--scope", "record", "--user", "*"],
+        ["revoke", "0" * 12],
+        ["revoke", "everything"],
+    ):
+        answer = cli(settings, "keys", *bad)
+        assert answer.returncode != 0, bad
+        assert answer.stderr
+    assert len(json.loads(cli(settings, "keys", "list", "--json").stdout)) == 2
+
+
+def test_no_key_reaches_the_logs_of_real_processes(settings: Settings, keys: Keys, tmp_path: Path) -> None:
+    key = make(keys, *KeyScope, user_id="ada")
+    wrong = key.secret[:-3] + "abc"
+    with serving(replace(settings, log_level="debug", rate_limit_per_minute=1_000), tmp_path) as calmem:
+        for secret, status in ((key.secret, 201), (wrong, 401)):
+            for headers in ({"Authorization": f"Bearer {secret}"}, {"X-API-Key": secret}):
+                assert calmem.ingest.post("/v1/messages", json=MESSAGE, headers=headers).status_code == status
+        for one, path in ((calmem.ingest, "/v1/users/ada"), (calmem.retrieval, "/v1/facts")):
+            # In the wrong places, where people put them by mistake.
+            one.get(path, params={"api_key": key.secret}, headers=bearer(key))
+            one.get(path, params={"user_id": key.secret}, headers=bearer(key))
+            one.get(f"/v1/{key.secret}")
+        calmem.ingest.post("/v1/messages", json={**MESSAGE, key.secret: 1}, headers=bearer(key))
+        calmem.ingest.post("/v1/messages", json={**MESSAGE, "user_id": "bob"}, headers=bearer(key))
+        logged = calmem.logs()
+
+    assert f'"key_prefix": "{key.key.prefix}"' in logged
+    assert '"status": 401' in logged
+    assert key.secret[20:40] not in logged
+    assert hash_key(key.secret).hex() not in logged
+
+
+def limited(settings: Settings, create: Callable[[Settings], Any], per_minute: int) -> Any:
+    app = create(settings)
+    app.state.access.limiter = RateLimiter(settings.redis_url, per_minute=per_minute)
+    return app
+
+
+def test_the_rate_is_limited_per_key_over_all_processes(settings: Settings, keys: Keys) -> None:
+    key, other = make(keys, *KeyScope), make(keys, *KeyScope)
+    with (
+        client(limited(settings, create_ingest, 3)) as ingest,
+        client(limited(settings, create_retrieval, 3)) as retrieval,
+    ):
+        assert ingest.post("/v1/messages", json=MESSAGE, headers=bearer(key)).status_code == 201
+        assert retrieval.get("/v1/facts", params=ADA, headers=bearer(key)).status_code == 200
+        assert ingest.get("/v1/users/ada", headers=bearer(key)).status_code == 200
+        for answer in (
+            ingest.post("/v1/messages", json=MESSAGE, headers=bearer(key)),
+            retrieval.get("/v1/facts", params=ADA, headers={"X-API-Key": key.secret}),
+        ):
+            assert_problem(answer, 429)
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert ingest.get("/v1/users/ada", headers=bearer(other)).status_code == 200
+        assert ingest.get("/healthz").status_code == 200
+        # A wrong key uses up nobody's requests.
+        for _ in range(5):
+            assert ingest.get("/v1/users/ada", headers={"X-API-Key": other.secret[:-3] + "abc"}).status_code == 401
+        assert ingest.get("/v1/users/ada", headers=bearer(other)).status_code == 200
+
+
+def test_the_window_ends_by_itself(
+    settings: Settings, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import calmem.ratelimit
+
+    monkeypatch.setattr(calmem.ratelimit, "WINDOW_SECONDS", 1)
+    limiter = RateLimiter(settings.redis_url, per_minute=1)
+
+    assert limiter("0" * 12) is None
+    assert limiter("0" * 12) == 1
+    assert limiter("1" * 12) is None
+    eventually(lambda: limiter("0" * 12) is None, "a request passes in the next window")
+
+
+def test_without_redis_requests_pass_uncounted_and_say_so(
+    settings: Settings, keys: Keys, redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    key = make(keys, *KeyScope)
+    with serving(replace(settings, rate_limit_per_minute=1), tmp_path) as calmem:
+        assert calmem.retrieval.get("/v1/facts", params=ADA, headers=bearer(key)).status_code == 200
+        assert calmem.retrieval.get("/v1/facts", params=ADA, headers=bearer(key)).status_code == 429
+        redis_server.stop()
+        for _ in range(5):
+            assert calmem.retrieval.get("/v1/facts", params=ADA, headers=bearer(key)).status_code == 200
+        assert "calmem_rate_limit_unchecked_total 5.0" in calmem.retrieval.get("/metrics").text
+        assert calmem.logs().count('"rate_limit_unavailable"') == 1
+        redis_server.start()
+        get = calmem.retrieval.get
+        eventually(
+            lambda: get("/v1/facts", params=ADA, headers=bearer(key)).status_code == 429, "the limit holds again"
+        )
+
+
+def test_without_a_key_nothing_but_loopback_is_served(settings: Settings, keys: Keys) -> None:
+    (port,) = free_ports(1)
+    for command in (["serve", "ingest"], ["serve", "retrieval"], ["mcp", "--http"]):
+        ended = cli(settings, *command, "--host", "0.0.0.0", "--port", str(port))
+        assert ended.returncode == 1
+        assert "calmem keys create" in ended.stderr
+        assert "CALMEM_ALLOW_OPEN" in ended.stderr
+    assert cli(replace(settings, host="0.0.0.0"), "serve", "ingest").returncode == 1
+
+
+@pytest.mark.parametrize("how", ["a key exists", "allow_open"])
+def test_any_host_is_served_with_a_key_or_where_it_is_allowed(
+    settings: Settings, keys: Keys, tmp_path: Path, how: str
+) -> None:
+    key = make(keys, *KeyScope) if how == "a key exists" else None
+    (port,) = free_ports(1)
+    chosen = replace(settings, ingest_port=port, allow_open=how == "allow_open")
+    with (
+        running(["serve", "ingest", "--host", "0.0.0.0"], chosen, tmp_path / "log", ready='"listening"') as process,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http,
+    ):
+
+        def up() -> bool:
+            try:
+                return http.get("/healthz").status_code == 200
+            except httpx.TransportError:
+                return not process.running
+
+        eventually(up, "ingest answers")
+        assert process.running, process.text()
+        if key is None:
+            assert http.post("/v1/messages", json=MESSAGE).status_code == 201
+        else:
+            assert_problem(http.post("/v1/messages", json=MESSAGE), 401)
+            assert http.post("/v1/messages", json=MESSAGE, headers=bearer(key)).status_code == 201
+
+
+def test_bound_to_another_address_it_lets_nobody_in_when_there_is_no_key(settings: Settings) -> None:
+    """Also when it could not be told at the start, because the database was away."""
+    with client(create_ingest(replace(settings, host="0.0.0.0"))) as http:
+        assert "calmem keys create" in assert_problem(http.post("/v1/messages", json=MESSAGE), 401)["detail"]
+        assert {} not in http.get("/openapi.json").json()["paths"]["/v1/messages"]["post"]["security"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "local"),
+    [
+        ({}, True),
+        ({"Host": "localhost:8101"}, True),
+        ({"Host": "[::1]:8101", "Origin": "http://localhost:3000"}, True),
+        ({"Host": "evil.example:8101"}, False),
+        ({"Host": "127.0.0.1.evil.example"}, False),
+        ({"Host": "localhost.evil.example"}, False),
+        ({"Origin": "https://evil.example"}, False),
+        ({"Origin": "http://127.0.0.1@evil.example"}, False),
+        ({"Origin": "null"}, False),
+        ({"Origin": ""}, False),
+        ({"Host": "[::1"}, False),
+    ],
+)
+def test_without_a_key_no_web_page_is_served(settings: Settings, headers: dict[str, str], local: bool) -> None:
+    with client(create_ingest(settings)) as http:
+        answer = http.post("/v1/messages", json=MESSAGE, headers=headers)
+        if local:
+            assert answer.status_code == 201
+        else:
+            assert_problem(answer, 403)
+    with client(create_ingest(replace(settings, allow_open=True))) as http:
+        assert http.post("/v1/messages", json=MESSAGE, headers=headers).status_code == 201
+
+
+def test_with_a_key_any_host_and_origin_is_served(calmem: Services, keys: Keys) -> None:
+    key = make(keys, KeyScope.RECORD)
+    elsewhere = {"Host": "memory.example", "Origin": "https://app.example", **bearer(key)}
+    assert calmem.ingest.post("/v1/messages", json=MESSAGE, headers=elsewhere).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("", False),
+        ("192.168.1.5", False),
+        ("::ffff:192.168.1.5", False),
+        ("no.such.host.invalid", False),
+    ],
+)
+def test_what_counts_as_loopback(host: str, expected: bool) -> None:
+    assert access.is_loopback(host) is expected

@@ -1,0 +1,393 @@
+"""The MCP server over stdio and streamable HTTP, by the SDK's client (spec 6, issue 4.2)."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import httpx
+import pytest
+from mcp import Client
+
+from calmem import Memory
+from calmem.keys import Keys
+from calmem.settings import Settings
+from calmem.storage.pool import Database
+from calmem_services.local.stack import environment, free_ports
+from calmem_services.mcp.app import create_app
+from calmem_services.mcp.tools import Connection
+from tests.support.http import assert_problem, client
+from tests.support.mcp import COMMAND, MODES, Mode, answer, error, over_http, over_stdio, run
+from tests.support.processes import eventually, running
+from tests.support.serving import ready
+
+NAMES = ["remember_fact", "recall_facts", "forget_fact", "search_memory"]
+DOCS = Path(__file__).parents[2] / "docs" / "mcp.md"
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+ACCEPT = {"accept": "application/json, text/event-stream"}
+
+# Opens a client as this user; the session's default is the user's own.
+Connect: TypeAlias = Callable[[str], AbstractAsyncContextManager[Client]]
+
+
+@pytest.fixture
+def memory(settings: Settings) -> Iterator[Memory]:
+    with Memory(settings=settings) as opened:
+        yield opened
+
+
+@pytest.fixture(params=[(transport, mode) for transport in ("stdio", "http") for mode in MODES], ids="-".join)
+def connect(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Connect]:
+    transport, mode = request.param
+    if transport == "stdio":
+
+        @asynccontextmanager
+        async def stdio(user: str) -> AsyncIterator[Client]:
+            async with over_stdio(settings, "--user", user, mode=mode) as opened:
+                yield opened
+
+        yield stdio
+        return
+    with client(create_app(settings)) as http:
+
+        @asynccontextmanager
+        async def by_url(user: str) -> AsyncIterator[Client]:
+            async with over_http(f"{http.base_url}/mcp", {"X-Calmem-User": user}, mode=mode) as opened:
+                yield opened
+
+        yield by_url
+
+
+def make_key(settings: Settings, *scopes: str, user_id: str | None = None) -> str:
+    with Database(settings) as database:
+        return Keys(database).create(name="mcp", scopes=scopes, user_id=user_id).secret
+
+
+def test_the_tools_are_described_and_their_schemas_are_plain_objects(connect: Connect) -> None:
+    async def use() -> list[Any]:
+        async with connect("ada") as opened:
+            assert opened.instructions
+            return list((await opened.list_tools()).tools)
+
+    tools = run(use)
+
+    assert [tool.name for tool in tools] == NAMES
+    for tool in tools:
+        assert len(tool.description) > 100
+        for schema in (tool.input_schema, tool.output_schema):
+            assert schema["type"] == "object"
+            assert schema["properties"]
+            assert not re.search(r'"(anyOf|oneOf|allOf|not|\$ref)"', json.dumps(schema))
+        assert tool.input_schema["additionalProperties"] is False
+        for name, argument in tool.input_schema["properties"].items():
+            assert name != "user_id"
+            assert isinstance(argument["type"], str)
+            assert argument["description"]
+    assert [tool.annotations.read_only_hint for tool in tools] == [False, True, False, True]
+    assert [tool.annotations.destructive_hint for tool in tools] == [False, False, True, False]
+
+
+def test_facts_and_memory_from_one_end_to_the_other(connect: Connect, memory: Memory) -> None:
+    memory.record(user_id="ada", session_id="chat", role="user", content="The boiler is a Vaillant.", name="Ada")
+    memory.remember_fact(user_id="ada", session_id="chat", key="home.city", value="Turin")
+
+    async def use() -> None:
+        async with connect("ada") as opened:
+            stored = answer(
+                await opened.call_tool("remember_fact", {"key": "diet", "value": "no walnuts", "category": ""})
+            )
+            assert stored["stored"] is True
+            assert stored["fact"]["category"] == "general"
+            assert stored["fact"]["session_id"] == "mcp:ada"
+
+            every = answer(await opened.call_tool("recall_facts", {}))["facts"]
+            assert [(fact["key"], fact["value"]) for fact in every] == [("diet", "no walnuts"), ("home.city", "Turin")]
+            some = answer(await opened.call_tool("recall_facts", {"pattern": "home.*", "category": None}))["facts"]
+            assert [fact["key"] for fact in some] == ["home.city"]
+
+            found = answer(await opened.call_tool("search_memory", {"query": "boiler", "limit": 3.0}))["items"]
+            assert [(item["text"], item["name"], item["session_id"]) for item in found] == [
+                ("The boiler is a Vaillant.", "Ada", "chat")
+            ]
+            inside = {"query": "boiler", "session_id": "elsewhere"}
+            assert answer(await opened.call_tool("search_memory", inside)) == {"items": []}
+
+            assert answer(await opened.call_tool("forget_fact", {"key": "diet"})) == {"removed": 1}
+            of_chat = {"key": "home.city", "session_id": "chat"}
+            assert answer(await opened.call_tool("forget_fact", of_chat)) == {"removed": 1}
+            assert answer(await opened.call_tool("recall_facts", {})) == {"facts": []}
+
+    run(use)
+    assert memory.recall_facts(user_id="ada") == []
+
+
+def test_errors_are_tool_errors_that_say_what_is_wrong(connect: Connect, memory: Memory) -> None:
+    memory.remember_fact(user_id="bob", session_id="his", key="diet", value="no fish")
+    memory.put_user("ada")
+    wrong: list[tuple[str, dict[str, Any], str]] = [
+        ("remember_fact", {"value": "x"}, "key: is missing"),
+        ("remember_fact", {"key": "k", "value": None}, "value: is missing"),
+        ("remember_fact", {"key": "k", "value": " "}, "value: must not be empty"),
+        ("remember_fact", {"key": "k", "value": 7}, "value: "),
+        ("remember_fact", {"key": "k", "value": "v", "expires_at": "soon"}, "expires_at: "),
+        ("remember_fact", {"key": "k", "value": "v", "user_id": "bob"}, "user_id: is not an argument here"),
+        ("recall_facts", {"user_id": "bob"}, "user_id: is not an argument here"),
+        ("recall_facts", {"pattern": ["*"]}, "pattern: must be text"),
+        ("forget_fact", {"key": "k"}, "session_id: this user has no such session"),
+        ("forget_fact", {"key": "diet", "session_id": "his"}, "session_id: this session is not this user's"),
+        ("search_memory", {"query": "boiler", "limit": 0}, "limit: must be a whole number from 1"),
+        ("search_memory", {"query": "boiler", "since": "2026-12-01"}, "since: "),
+        ("search_memory", {"query": "fish", "session_id": "his"}, "session_id: this session is not this user's"),
+        ("read_everything", {}, "there is no tool of this name; known: remember_fact"),
+    ]
+
+    async def use() -> None:
+        async with connect("ada") as opened:
+            for tool, arguments, message in wrong:
+                assert message in error(await opened.call_tool(tool, arguments)), (tool, arguments)
+
+    run(use)
+    assert memory.recall_facts(user_id="ada") == []
+    assert [fact.value for fact in memory.recall_facts(user_id="bob")] == ["no fish"]
+
+
+def test_users_do_not_meet_and_memory_off_stores_nothing(connect: Connect, memory: Memory) -> None:
+    memory.record(user_id="bob", session_id="his", role="user", content="The boiler is a Vaillant.")
+    memory.put_user("carol", memory="off")
+
+    async def use() -> None:
+        async with connect("ada") as ada, connect("bob") as bob, connect("carol") as carol:
+            for opened in (ada, bob):
+                answer(await opened.call_tool("remember_fact", {"key": "diet", "value": "plain"}))
+            assert answer(await ada.call_tool("search_memory", {"query": "boiler"})) == {"items": []}
+            assert len(answer(await bob.call_tool("search_memory", {"query": "boiler"}))["items"]) == 1
+            assert len(answer(await ada.call_tool("recall_facts", {}))["facts"]) == 1
+            refused = answer(await carol.call_tool("remember_fact", {"key": "diet", "value": "plain"}))
+            assert refused == {"stored": False, "reason": "this user has switched memory off"}
+
+    run(use)
+    memory.put_user("carol", memory="on")
+    assert memory.recall_facts(user_id="carol") == []
+
+
+def test_an_outage_of_the_database_is_a_tool_error_and_the_server_lives_on(settings: Settings, memory: Memory) -> None:
+    away = replace(
+        settings, database_url="postgresql://calmem:sesame@127.0.0.1:1/calmem", pool_wait_seconds=0.2, mcp_user="ada"
+    )
+
+    async def use() -> None:
+        async with over_stdio(away) as opened:
+            for _ in range(2):
+                message = error(await opened.call_tool("recall_facts", {}))
+                assert "database" in message
+                assert "sesame" not in message
+            assert [tool.name for tool in (await opened.list_tools()).tools] == NAMES
+
+    run(use)
+
+
+def test_session_and_user_of_stdio_come_from_options_or_settings(settings: Settings, memory: Memory) -> None:
+    async def use(*arguments: str) -> None:
+        async with over_stdio(replace(settings, mcp_user="ada", mcp_session="s1"), *arguments) as opened:
+            answer(await opened.call_tool("remember_fact", {"key": "diet", "value": "plain"}))
+
+    run(use)
+    run(lambda: use("--user", "bob", "--session", "s2"))
+
+    assert [fact.session_id for fact in memory.recall_facts(user_id="ada")] == ["s1"]
+    assert [fact.session_id for fact in memory.recall_facts(user_id="bob")] == ["s2"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--user", "*"], ["--user", "ada", "--session", "%"]])
+def test_stdio_without_a_user_ends_with_a_message(settings: Settings, arguments: list[str]) -> None:
+    ended = subprocess.run(
+        [*COMMAND, "mcp", *arguments],
+        env=environment(settings),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ("session: " if "--session" in arguments else "user: ") in ended.stderr
+
+
+def test_stdout_of_stdio_holds_the_protocol_and_nothing_else(settings: Settings) -> None:
+    done = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    call = {
+        "jsonrpc": "2.0",
+        "id": 2,
+        "method": "tools/call",
+        "params": {"name": "search_memory", "arguments": {"query": "q"}},
+    }
+    process = subprocess.Popen(
+        [*COMMAND, "mcp", "--user", "ada"],
+        env=environment(replace(settings, log_level="debug")),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for message in (HELLO, done, call):
+        process.stdin.write(json.dumps(message) + "\n")
+    process.stdin.flush()
+    lines = [process.stdout.readline() for _ in range(2)]
+    rest, logged = process.communicate(timeout=60)
+
+    assert [json.loads(line)["id"] for line in lines] == [1, 2]
+    assert rest == ""
+    assert '"tool_called"' in logged
+    assert process.returncode == 0
+
+
+def test_the_default_session_of_a_long_user_id_is_an_id_too() -> None:
+    assert Connection.of("ada", None).session_id == "mcp:ada"
+    assert Connection.of("ada", "s1").session_id == "s1"
+    long = {Connection.of("a" * 255 + last, None).session_id for last in "xy"}
+    assert len(long) == 2
+    assert all(len(session) <= 256 for session in long)
+
+
+def test_over_http_the_key_says_whose_memory_it_is_and_which_tools_there_are(
+    settings: Settings, memory: Memory
+) -> None:
+    whole = make_key(settings, "facts", "recall", user_id="ada")
+    reading = make_key(settings, "recall", user_id="ada")
+    with client(create_app(settings)) as http:
+        url = f"{http.base_url}/mcp"
+
+        async def use(mode: Mode) -> None:
+            headers = {"Authorization": f"Bearer {whole}", "X-Calmem-Session": "s1"}
+            async with over_http(url, headers, mode=mode) as opened:
+                assert [tool.name for tool in (await opened.list_tools()).tools] == NAMES
+                stored = answer(await opened.call_tool("remember_fact", {"key": "diet", "value": mode}))
+                assert stored["fact"]["session_id"] == "s1"
+            async with over_http(url, {"X-API-Key": reading}, mode=mode) as opened:
+                assert [tool.name for tool in (await opened.list_tools()).tools] == ["search_memory"]
+                refused = await opened.call_tool("remember_fact", {"key": "diet", "value": "x"})
+                assert "scope facts" in error(refused)
+
+        for mode in MODES:
+            run(lambda mode=mode: use(mode))  # type: ignore[misc]
+    assert [fact.value for fact in memory.recall_facts(user_id="ada")] == ["auto"]
+
+
+def test_over_http_whoever_is_not_let_in_gets_a_problem_document(settings: Settings) -> None:
+    def post(http: httpx.Client, **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return http.post("/mcp", json=HELLO, headers={**ACCEPT, **named})
+
+    with client(create_app(settings)) as http:
+        assert post(http, X_Calmem_User="ada").status_code == 200
+        assert_problem(post(http), 401)
+        assert_problem(post(http, X_Calmem_User="*"), 422, field="X-Calmem-User")
+        assert_problem(post(http, X_Calmem_User="ada", X_Calmem_Session="%"), 422, field="X-Calmem-Session")
+        # A page in the user's browser, by its own name for this address, or plainly from elsewhere.
+        assert_problem(post(http, X_Calmem_User="ada", Host="evil.example:80"), 403)
+        assert_problem(post(http, X_Calmem_User="ada", Origin="http://evil.example"), 403)
+
+    ada, free = make_key(settings, "facts", user_id="ada"), make_key(settings, "facts", "recall", "record", "admin")
+    with client(create_app(settings)) as http:
+        assert post(http, Authorization=f"Bearer {ada}").status_code == 200
+        assert post(http, Authorization=f"Bearer {ada}", X_Calmem_User="ada").status_code == 200
+        assert_problem(post(http, Authorization=f"Bearer {ada}", X_Calmem_User="bob"), 403)
+        assert "--user" in assert_problem(post(http, Authorization=f"Bearer {free}"), 403)["detail"]
+        assert_problem(post(http, Authorization=f"Bearer {free}", X_Calmem_User="bob"), 403)
+        answered = post(http, X_Calmem_User="ada")
+        assert_problem(answered, 401)
+        assert answered.headers["www-authenticate"] == "Bearer"
+        # With a key it may stand behind a proxy under any name.
+        assert post(http, Authorization=f"Bearer {ada}", Host="memory.example").status_code == 200
+        assert http.get("/healthz").status_code == 200
+        assert http.get("/metrics").status_code == 200
+
+
+def test_the_users_header_counts_on_loopback_only(settings: Settings) -> None:
+    everywhere = replace(settings, host="0.0.0.0", allow_open=True)
+    with client(create_app(everywhere)) as http:
+        assert_problem(http.post("/mcp", json=HELLO, headers={**ACCEPT, "X-Calmem-User": "ada"}), 401)
+
+
+def test_the_process_over_http(settings: Settings, tmp_path: Path) -> None:
+    key = make_key(settings, "facts", user_id="ada")
+    (port,) = free_ports(1)
+    log = tmp_path / "mcp.log"
+    with running(["mcp", "--http"], replace(settings, mcp_port=port), log) as process:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+            eventually(lambda: not process.running or ready(http), "calmem mcp --http is ready")
+            assert process.running, process.text()
+
+        async def use() -> None:
+            async with over_http(f"http://127.0.0.1:{port}/mcp", {"Authorization": f"Bearer {key}"}) as opened:
+                answer(await opened.call_tool("remember_fact", {"key": "diet", "value": "no walnuts"}))
+
+        run(use)
+        process.stop()
+    text = log.read_text()
+    assert '"tool_called"' in text
+    assert '"route": "/mcp"' in text
+    assert key not in text
+    assert key[20:] not in text
+    assert "walnuts" not in text
+
+
+def documented() -> dict[str, Any]:
+    """The JSON blocks of docs/mcp.md, by the file name in the line above each."""
+    found = re.findall(r"`([^`\n]+\.json)`(?:(?!```).)*```json\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
+    return {Path(name).name if "claude" in name else name: json.loads(block) for name, block in found}
+
+
+def test_the_documented_configurations_work(settings: Settings, memory: Memory) -> None:
+    blocks = documented()
+    assert set(blocks) == {"claude_desktop_config.json", ".vscode/mcp.json", "~/.cursor/mcp.json"}
+
+    desktop = blocks["claude_desktop_config.json"]["mcpServers"]["calmem"]
+    assert desktop["command"].endswith("/bin/calmem")
+    assert set(desktop["env"]) == {"CALMEM_DATABASE_URL", "CALMEM_MCP_USER"}
+    configured = replace(settings, mcp_user=desktop["env"]["CALMEM_MCP_USER"])
+
+    async def stdio() -> None:
+        assert desktop["args"][0] == "mcp"
+        async with over_stdio(configured, *desktop["args"][1:]) as opened:
+            answer(await opened.call_tool("remember_fact", {"key": "from", "value": "Claude Desktop"}))
+
+    run(stdio)
+    assert [fact.value for fact in memory.recall_facts(user_id=configured.mcp_user)] == ["Claude Desktop"]
+
+    vscode = blocks[".vscode/mcp.json"]
+    (asked,) = vscode["inputs"]
+    assert (asked["type"], asked["password"]) == ("promptString", True)
+    server = vscode["servers"]["calmem"]
+    assert server["type"] == "http"
+    cursor = blocks["~/.cursor/mcp.json"]["mcpServers"]["calmem"]
+    key = make_key(settings, "facts", "recall", user_id="mei")
+    with client(create_app(settings)) as http:
+        for one, placeholder in ((server, f"${{input:{asked['id']}}}"), (cursor, "${env:CALMEM_KEY}")):
+            url = httpx.URL(one["url"])
+            assert (url.host, url.port) == ("127.0.0.1", Settings().mcp_port)
+            headers = {name: value.replace(placeholder, key) for name, value in one["headers"].items()}
+            assert headers != one["headers"]
+
+            async def use(headers: dict[str, str] = headers, path: str = url.path) -> None:
+                async with over_http(f"{http.base_url}{path}", headers) as opened:
+                    assert [tool.name for tool in (await opened.list_tools()).tools] == NAMES
+
+            run(use)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from calmem.model import Recall
+
 RECORDED = Counter("calmem_messages_recorded_total", "Messages stored by this process", ["lane"])
 WAKEUPS_LOST = Counter("calmem_wakeups_lost_total", "Wake-ups that Redis did not take; the sweeper makes up for them")
 INDEXED = Counter("calmem_messages_indexed_total", "Messages whose vectors this process wrote")
@@ -32,3 +34,25 @@ REFUSED = Counter("calmem_requests_refused_total", "Requests refused for their k
 RATE_UNCHECKED = Counter(
     "calmem_rate_limit_unchecked_total", "Requests let through uncounted because Redis was away or slow"
 )
+GATEWAY_CHATS = Counter(
+    "calmem_gateway_chats_total",
+    "Chat requests by what memory did: (injected), had (nothing) to say, was (off), (failed), or no user was named (anonymous)",
+    ["memory"],
+)
+GATEWAY_SECONDS = Histogram(
+    "calmem_gateway_seconds",
+    "Time a chat request spent in the gateway before the upstream was asked",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5),
+)
+GATEWAY_UNRECORDED = Counter(
+    "calmem_gateway_unrecorded_total", "Times that turns of a chat could not be recorded; their replay makes up for it"
+)
+
+
+def count_recall(found: Recall) -> None:
+    """One recall that this process answered."""
+    RECALL_TIERS.labels(found.tier.value).inc()
+    if found.degraded:
+        RECALL_DEGRADED.inc()
+    for stage, milliseconds in found.timings_ms.items():
+        RECALL_SECONDS.labels(stage).observe(milliseconds / 1_000)

@@ -64,6 +64,15 @@ class WakeUps:
             return False
         return True
 
+    def reachable(self) -> bool:
+        """Whether Redis answers; True where none is configured. Never raises."""
+        if self._redis is None:
+            return True
+        try:
+            return bool(self._redis.ping())
+        except redis.RedisError:
+            return False
+
     def clear(self, lane: Lane) -> None:
         """The wake-up has arrived: whatever is recorded from now on needs a new one."""
         if self._redis is None:

@@ -38,6 +38,23 @@ class Settings:
     host: str = _setting("127.0.0.1", "address the services bind to")
     ingest_port: int = _setting(8101, "port of the ingest service")
     retrieval_port: int = _setting(8102, "port of the retrieval service")
+    gateway_port: int = _setting(8103, "port of the gateway")
+    gateway_upstream_url: str = _setting("", "the OpenAI-compatible server behind the gateway, up to and with /v1")
+    gateway_upstream_key: str = _setting("", "its key; empty: each client's own is handed on", secret=True)
+    gateway_inject: str = _setting(
+        "system", "where the block goes: system (end of the system prompt) or before_last_user"
+    )
+    gateway_window_tokens: int = _setting(
+        128_000, "the model's window behind the gateway, tokens as calmem counts them"
+    )
+    gateway_compact_at: float = _setting(0.8, "fill ratio at which the gateway drops the oldest exchanges")
+    gateway_compact_to: float = _setting(0.5, "fill ratio down to which it drops them")
+    gateway_summary: str = _setting(
+        "upstream", "who summarises what was dropped: upstream or extractive (first sentences)"
+    )
+    gateway_summary_tokens: int = _setting(400, "longest summary; never more than a tenth of the window")
+    gateway_deadline_ms: int = _setting(500, "time memory may add to a chat request; later it passes unchanged")
+    gateway_timeout_seconds: float = _setting(600.0, "longest silence of the upstream")
     mcp_port: int = _setting(8105, "port of the MCP server over HTTP")
     mcp_user: str = _setting("", "whose memory `calmem mcp` over stdio opens")
     mcp_session: str = _setting("", "session that facts from MCP are written to; empty: one of the user's own")

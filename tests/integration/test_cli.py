@@ -450,6 +450,7 @@ def test_eval_sweeps_compares_and_draws(calmem: Run, tmp_path: Path) -> None:
 
 
 def test_stats_show_recall_figures_of_the_retrieval_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics.RECALL_SECONDS.clear()  # of what ran in this process before
     for stage, seconds in (("total", 0.004), ("total", 0.004), ("total", 9.0), ("embed", 0.004)):
         metrics.RECALL_SECONDS.labels(stage).observe(seconds)
     metrics.RECALL_TIERS.labels("full").inc(3)

@@ -1,4 +1,4 @@
-"""Commands that run processes: up, demo, serve, worker, sweeper."""
+"""Commands that run processes: up, demo, serve, gateway, worker, sweeper."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ def up(workers: int, data_dir: str | None) -> None:
     with run_stack(chosen, workers=workers) as stack:
         click.echo(f"ingest     {stack.ingest_url}")
         click.echo(f"retrieval  {stack.retrieval_url}")
+        if stack.gateway_url:
+            click.echo(f"gateway    {stack.gateway_url}/v1")
         click.echo(f"workers    {workers}")
         embedded = _embedded(chosen, stack.settings)
         if embedded:
@@ -140,6 +142,20 @@ def _limiter(settings: Settings) -> RateLimiter | None:
 
 
 @click.command()
+@_host
+@_port
+@click.option("--upstream", help="Address of the OpenAI-compatible server (default: CALMEM_GATEWAY_UPSTREAM_URL).")
+def gateway(host: str | None, port: int | None, upstream: str | None) -> None:
+    """Stand before an OpenAI-compatible server and add memory to its chats."""
+    from calmem_services.gateway.app import create_app
+
+    chosen = _bound_to(host)
+    if upstream:
+        chosen = replace(chosen, gateway_upstream_url=upstream)
+    serve_app(create_app(chosen), chosen, port=port or chosen.gateway_port, limiter=_limiter(chosen))
+
+
+@click.command()
 @click.option("--burst", is_flag=True, help="End when nothing is pending.")
 @click.option("--model-path", help="Directory of the model (default: CALMEM_MODEL_PATH).")
 def worker(burst: bool, model_path: str | None) -> None:
@@ -165,4 +181,4 @@ def sweeper(once: bool) -> None:
     run_sweeper(output.settings(), once=once)
 
 
-COMMANDS = (up, demo, serve, mcp, worker, sweeper)
+COMMANDS = (up, demo, serve, gateway, mcp, worker, sweeper)

@@ -31,8 +31,13 @@ _READY_SCHEMA: dict[str, Any] = {
 }
 
 
-def router(database: Database, settings: Settings, checks: dict[str, Callable[[], None]]) -> APIRouter:
-    """The health routes. `checks`: name -> a call that raises CalmemError when that part is not fit to serve."""
+def router(
+    database: Database, settings: Settings, checks: dict[str, Callable[[], None]], *, serves_without: bool = False
+) -> APIRouter:
+    """The health routes. `checks`: name -> a call that raises CalmemError when that part is not fit to serve.
+
+    `serves_without`: a service that goes on without these parts is `degraded`, not `unready`.
+    """
     routes = APIRouter(tags=["operations"])
 
     @routes.get("/healthz", responses={200: _json({"type": "object", "properties": {"status": {"const": "ok"}}})})
@@ -68,13 +73,13 @@ def router(database: Database, settings: Settings, checks: dict[str, Callable[[]
         )
         fit = all(result == "ok" for name, result in results.items() if name != "indexing")
         body = {
-            "status": "unready" if not fit else "degraded" if late else "ready",
+            "status": ("degraded" if serves_without else "unready") if not fit else "degraded" if late else "ready",
             "checks": results,
             "oldest_pending_seconds": oldest,
             "pending": pending,
             "failed": failed,
         }
-        return JSONResponse(body, status_code=200 if fit else 503)
+        return JSONResponse(body, status_code=200 if fit or serves_without else 503)
 
     @routes.get(
         "/metrics",

@@ -37,6 +37,7 @@ class Stack:
     settings: Settings
     ingest_url: str
     retrieval_url: str
+    gateway_url: str | None  # None: no upstream is set, so there is no gateway
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -81,16 +82,25 @@ def run_stack(settings: Settings, *, workers: int = 1, log_file: IO[bytes] | Non
             *[["worker"] for _ in range(workers)],
             ["sweeper"],
         ]
-        for name, port in (("ingest", running.ingest_port), ("retrieval", running.retrieval_port)):
+        ports = {"ingest": running.ingest_port, "retrieval": running.retrieval_port}
+        if running.gateway_upstream_url:
+            commands.append(["gateway"])
+            ports["gateway"] = running.gateway_port
+        for name, port in ports.items():
             _refuse_taken_port(name, host, port)
         children = _Children(commands, environment(running), log_file)
         try:
             children.launch()
-            urls = [f"http://{host}:{port}" for port in (running.ingest_port, running.retrieval_port)]
-            for url in urls:
+            urls = {name: f"http://{host}:{port}" for name, port in ports.items()}
+            for url in urls.values():
                 children.wait_until_ready(url)
             children.watch()
-            yield Stack(settings=running, ingest_url=urls[0], retrieval_url=urls[1])
+            yield Stack(
+                settings=running,
+                ingest_url=urls["ingest"],
+                retrieval_url=urls["retrieval"],
+                gateway_url=urls.get("gateway"),
+            )
         finally:
             children.stop()
 

@@ -13,7 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 from calmem import metrics
 from calmem.errors import CalmemError
 from calmem.facts import Facts
-from calmem.model import KeyScope, Recall
+from calmem.model import KeyScope
 from calmem.models import Models
 from calmem.recall import Recaller
 from calmem.settings import Settings
@@ -112,7 +112,7 @@ def create_app(settings: Settings) -> FastAPI:
         """The MOIM block for one turn."""
         fields = await read_body(request, _RECALL, limit_bytes=_BODY_BYTES)
         found = await run_in_threadpool(recaller.recall, **fields)
-        _count(found)
+        metrics.count_recall(found)
         return wire.recall(found)
 
     @app.post(
@@ -184,11 +184,3 @@ def create_app(settings: Settings) -> FastAPI:
         return {"messages": [wire.message(one) for one in page], "next_cursor": following}
 
     return app
-
-
-def _count(found: Recall) -> None:
-    metrics.RECALL_TIERS.labels(found.tier.value).inc()
-    if found.degraded:
-        metrics.RECALL_DEGRADED.inc()
-    for stage, milliseconds in found.timings_ms.items():
-        metrics.RECALL_SECONDS.labels(stage).observe(milliseconds / 1_000)

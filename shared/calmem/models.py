@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +13,11 @@ from numpy.typing import NDArray
 
 from calmem import embedding
 from calmem.embedding import Embedder
-from calmem.errors import ModelUnavailable, TransientError
+from calmem.errors import CalmemError, ModelUnavailable, TransientError
 from calmem.model import SearchIndex
 from calmem.settings import Settings
+from calmem.storage import indexes
+from calmem.storage.pool import Database
 
 # Runtimes and the bundled model agree to 0.999 and better; two different models are far below.
 SAME_MODEL_COSINE = 0.99
@@ -79,6 +82,35 @@ class Models:
     def _for(self, model: str) -> Settings:
         """`model_path` holds the configured model; an index of another model must not be given it."""
         return self._settings if model == self._settings.model else replace(self._settings, model=model, model_path="")
+
+
+class ActiveModel:
+    """The active index's model, as a service that answers from it needs it: ready, and loaded beforehand."""
+
+    def __init__(self, database: Database, models: Models) -> None:
+        self._database = database
+        self._models = models
+
+    def check(self, wait_seconds: float | None = 1.0) -> None:
+        """Raises CalmemError when the model is not loaded in time (None: however long), or cannot be."""
+        with self._database.connection(1.0) as conn:
+            index = indexes.active_index(conn)
+        self._models.for_index(index, wait_seconds=wait_seconds)
+
+    @contextmanager
+    def warming(self) -> Iterator[None]:
+        """Load it beside what runs in the block, before anybody asks for it."""
+        thread = threading.Thread(target=self._warm, name="warm")
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+
+    def _warm(self) -> None:
+        # Without a database yet, whoever asks for the model tries again.
+        with suppress(CalmemError):
+            self.check(None)
 
 
 def _computes(embedder: Embedder, probe: NDArray[np.float32]) -> bool:

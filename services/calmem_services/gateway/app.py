@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,12 +21,11 @@ from starlette.responses import Response
 from calmem import budget, metrics
 from calmem.errors import CalmemError, Forbidden, InvalidInput, RateLimited, TransientError, Unauthorized
 from calmem.model import KeyScope, Lane, Recall, Tier
-from calmem.models import Models
+from calmem.models import ActiveModel, Models
 from calmem.queueing import WakeUps
 from calmem.recall import Recaller
 from calmem.recording import Recorder
 from calmem.settings import Settings
-from calmem.storage import indexes
 from calmem.storage.pool import Database
 from calmem_services.gateway import answers, prompt
 from calmem_services.gateway.conversation import Conversation, Turn, answer_turn, read
@@ -276,32 +274,22 @@ def create_app(settings: Settings) -> FastAPI:
     models = Models(settings)
     gateway = Gateway(settings, database, models)
 
-    def model_check(wait_seconds: float | None = 1.0) -> None:
-        with database.connection(1.0) as conn:
-            index = indexes.active_index(conn)
-        models.for_index(index, wait_seconds=wait_seconds)
-
-    def warm() -> None:
-        with suppress(CalmemError):
-            model_check(None)
+    model = ActiveModel(database, models)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         # Threads that wait for a database that is away must not keep others from answering.
         threads = ThreadPoolExecutor(max_workers=8 * settings.pool_size, thread_name_prefix="gateway")
         asyncio.get_running_loop().set_default_executor(threads)
-        with database:
-            warming = threading.Thread(target=warm, name="warm")
-            warming.start()
+        with database, model.warming():
             yield
             await gateway.close()
-            warming.join()
 
     app = FastAPI(title="calmem gateway", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.access = gateway.access
     problems.install(app)
     app.add_middleware(AccessLog)
-    app.include_router(health.router(database, settings, {"model": model_check}, serves_without=True))
+    app.include_router(health.router(database, settings, {"model": model.check}, serves_without=True))
     app.add_route(
         "/v1/{path:path}",
         gateway.handle,

@@ -34,7 +34,7 @@ def create_app(settings: Settings) -> FastAPI:
     memory = resources.memory
     access = Access(memory.database, settings, {})
     app = build("calmem mcp", "Facts and memory as MCP tools, at /mcp.", resources=resources.opened, access=access)
-    app.include_router(health.router(memory.database, settings, {"model": memory.check_model}))
+    app.include_router(health.router(memory.database, settings, {"model": memory.model.check}))
     manager = StreamableHTTPSessionManager(create_server(memory, _bound), stateless=True, json_response=True)
     guarded = _Guarded(manager, access, header_allowed=is_loopback(settings.host))
     guarded.route = Route(PATH, endpoint=guarded)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -29,10 +28,9 @@ from mcp_types import Tool as ShownTool
 from calmem import logs, text
 from calmem.errors import CalmemError, Forbidden, InvalidInput, NotFound
 from calmem.facts import Facts
-from calmem.models import Models
+from calmem.models import ActiveModel, Models
 from calmem.recall import Recaller
 from calmem.settings import Settings
-from calmem.storage import indexes
 from calmem.storage.pool import Database
 from calmem_services.mcp.tools import Connection, Tool, tools
 
@@ -53,14 +51,8 @@ class Memory:
     """What the tools stand on, open."""
 
     database: Database
-    models: Models
+    model: ActiveModel
     tools: dict[str, Tool]
-
-    def check_model(self, wait_seconds: float | None = 1.0) -> None:
-        """Raises CalmemError when the model is not loaded in time, or cannot be."""
-        with self.database.connection(1.0) as conn:
-            index = indexes.active_index(conn)
-        self.models.for_index(index, wait_seconds=wait_seconds)
 
 
 class Resources:
@@ -71,23 +63,18 @@ class Resources:
         database = Database(settings)
         models = Models(settings)
         self._recaller = Recaller(database, patient, models)
-        self.memory = Memory(database=database, models=models, tools=tools(Facts(database), self._recaller))
+        self.memory = Memory(
+            database=database, model=ActiveModel(database, models), tools=tools(Facts(database), self._recaller)
+        )
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         with self.memory.database:
-            warming = threading.Thread(target=self._warm, name="warm")
-            warming.start()
             try:
-                yield
+                with self.memory.model.warming():
+                    yield
             finally:
-                warming.join()
                 self._recaller.close()
-
-    def _warm(self) -> None:
-        # Loaded before the first search asks for it; without a database yet, the search tries again.
-        with suppress(CalmemError):
-            self.memory.check_model(None)
 
 
 def create_server(memory: Memory, bind: Bind) -> Server[Any]:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
 from calmem import metrics
-from calmem.errors import CalmemError
 from calmem.facts import Facts
 from calmem.model import KeyScope
-from calmem.models import Models
+from calmem.models import ActiveModel, Models
 from calmem.recall import Recaller
 from calmem.settings import Settings
-from calmem.storage import indexes
 from calmem.storage.pool import Database
 from calmem.users import MAX_PAGE, PAGE, Users
 from calmem_services.http import health, schemas, wire
@@ -73,23 +70,12 @@ def create_app(settings: Settings) -> FastAPI:
     facts = Facts(database)
     users = Users(database)
 
-    def model_check(wait_seconds: float | None = 1.0) -> None:
-        with database.connection(1.0) as conn:
-            index = indexes.active_index(conn)
-        models.for_index(index, wait_seconds=wait_seconds)
-
-    def warm() -> None:
-        # Loaded before the first recall asks for it; without a database yet, /readyz and recall try again.
-        with suppress(CalmemError):
-            model_check(None)
+    model = ActiveModel(database, models)
 
     @contextmanager
     def resources() -> Iterator[None]:
-        with database:
-            warming = threading.Thread(target=warm, name="warm")
-            warming.start()
+        with database, model.warming():
             yield
-            warming.join()
         recaller.close()
 
     app = build(
@@ -98,7 +84,7 @@ def create_app(settings: Settings) -> FastAPI:
         resources=resources,
         access=Access(database, settings, _SCOPES),
     )
-    app.include_router(health.router(database, settings, {"model": model_check}))
+    app.include_router(health.router(database, settings, {"model": model.check}))
 
     @app.post(
         "/v1/recall",

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from calmem import embedding
+from calmem import Memory, embedding
 from calmem.embedding import Embedder, bundled
 from calmem.settings import Settings
 from calmem.storage.migrate import migrate
@@ -104,3 +104,9 @@ def settings(database_url: str, redis_server: EmbeddedRedis, model_dir: Path) ->
         sweep_seconds=0.5,
         runtime="fastembed",
     )
+
+
+@pytest.fixture
+def memory(settings: Settings) -> Iterator[Memory]:
+    with Memory(settings=settings) as opened:
+        yield opened

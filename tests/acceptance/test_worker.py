@@ -26,12 +26,6 @@ READY = "worker_ready"
 DERIVED = ("index_tasks", "chunks", "vectors")
 
 
-@pytest.fixture
-def memory(settings: Settings) -> Iterator[Memory]:
-    with Memory(settings=settings) as opened:
-        yield opened
-
-
 def record(memory: Memory, count: int, *, user: str = "ada", lane: Lane = Lane.LIVE, words: int = 8) -> list[str]:
     batch = [
         {

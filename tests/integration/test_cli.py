@@ -21,8 +21,7 @@ from calmem_services.cli.importing import LINE_BYTES
 from calmem_services.cli.main import cli, main
 from calmem_services.cli.service_metrics import read_figures
 from calmem_services.local.stack import free_ports
-
-TABLES = ("users", "sessions", "messages", "chunks", "index_tasks", "vectors", "facts")
+from tests.support.rows import rows
 
 
 class Answer:
@@ -58,22 +57,6 @@ def calmem(settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         return Answer(int(code or 0), printed.out, printed.err)
 
     return run
-
-
-@pytest.fixture
-def memory(settings: Settings) -> Any:
-    with Memory(settings=settings) as opened:
-        yield opened
-
-
-def rows(settings: Settings) -> dict[str, int]:
-    with psycopg.connect(settings.database_url) as conn:
-        counts = {}
-        for table in TABLES:
-            row = conn.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
-            assert row is not None
-            counts[table] = int(row[0])
-        return counts
 
 
 def line(**fields: Any) -> str:

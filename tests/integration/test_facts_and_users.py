@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import psycopg
 import pytest
 
 from calmem.errors import InvalidInput, NotFound
 from calmem.memory import Memory
 from calmem.model import Tier
 from calmem.settings import Settings
-
-TABLES = ("users", "sessions", "messages", "index_tasks", "chunks", "vectors", "facts", "fact_versions")
-
-
-@pytest.fixture
-def memory(settings: Settings) -> Iterator[Memory]:
-    with Memory(settings=settings) as opened:
-        yield opened
-
-
-def rows(settings: Settings) -> dict[str, int]:
-    with psycopg.connect(settings.database_url) as conn:
-        counts = {}
-        for table in TABLES:
-            row = conn.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
-            assert row is not None
-            counts[table] = int(row[0])
-        return counts
+from tests.support.rows import TABLES, rows
 
 
 def remember(memory: Memory, key: str, value: str, **fields: Any) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from calmem.settings import Settings
-from tests.support.http import Services, assert_problem, services
+from tests.support.http import Services, assert_problem
 
 MESSAGE = {"user_id": "ada", "session_id": "s1", "role": "user", "content": "hello"}
 RECALL = {"user_id": "ada", "session_id": "s1", "query": "q", "current_tokens": 1, "context_window_capacity": 10}
@@ -30,12 +28,6 @@ QUERIES = [
     ("retrieval", "GET", "/v1/sessions/s1/messages"),
 ]
 NOBODY: list[Any] = ["", "  ", None, "*", "%", ["ada"], ["ada", "bob"], {}, 7, True, "a\u0000b", "x" * 257]
-
-
-@pytest.fixture
-def calmem(settings: Settings) -> Iterator[Services]:
-    with services(settings) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -5,19 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from urllib.parse import quote
 
-import pytest
-
-from calmem.settings import Settings
-from tests.support.http import Services, assert_problem, services
-
-
-@pytest.fixture
-def calmem(settings: Settings) -> Iterator[Services]:
-    with services(settings) as opened:
-        yield opened
+from tests.support.http import Services, assert_problem
 
 
 def test_a_new_message_is_201_and_the_same_again_200(calmem: Services) -> None:

@@ -45,12 +45,6 @@ ACCEPT = {"accept": "application/json, text/event-stream"}
 Connect: TypeAlias = Callable[[str], AbstractAsyncContextManager[Client]]
 
 
-@pytest.fixture
-def memory(settings: Settings) -> Iterator[Memory]:
-    with Memory(settings=settings) as opened:
-        yield opened
-
-
 @pytest.fixture(params=[(transport, mode) for transport in ("stdio", "http") for mode in MODES], ids="-".join)
 def connect(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Connect]:
     transport, mode = request.param

@@ -14,7 +14,8 @@ import pytest
 from calmem.memory import Memory
 from calmem.model import Tier
 from calmem.settings import Settings
-from tests.support.http import TABLES, services
+from tests.support.http import services
+from tests.support.rows import rows
 
 MEMORY_TABLE = re.compile(r"\b(messages|chunks|vectors|facts|fact_versions|index_tasks)\b")
 MESSAGE = {"user_id": "ada", "session_id": "s1", "role": "user", "content": "The gate is green."}
@@ -50,14 +51,6 @@ class StatementLog:
 @pytest.fixture
 def statements(settings: Settings) -> StatementLog:
     return StatementLog(settings.database_url)
-
-
-def rows(settings: Settings) -> dict[str, int]:
-    with psycopg.connect(settings.database_url) as conn:
-        counted = {}
-        for table in TABLES:
-            (counted[table],) = conn.execute(f"SELECT count(*) FROM {table}".encode()).fetchone() or ()
-        return counted
 
 
 def touched(statements: list[str]) -> set[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -19,12 +18,6 @@ from calmem.memory import Memory
 from calmem.settings import Settings
 from calmem.text import CLOSE_MARK, OPEN_MARK
 from tests.support.processes import eventually
-
-
-@pytest.fixture
-def memory(settings: Settings) -> Iterator[Memory]:
-    with Memory(settings=settings) as opened:
-        yield opened
 
 
 def turn(content: Any = "The garden gate is green.", **fields: Any) -> dict[str, Any]:

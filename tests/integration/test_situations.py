@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,12 +19,6 @@ from calmem.text import CLOSE_MARK, OPEN_MARK
 from calmem_workers.index import Drainer
 
 FRIDAY = datetime(2025, 6, 13, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-def memory(settings: Settings) -> Iterator[Memory]:
-    with Memory(settings=settings) as opened:
-        yield opened
 
 
 def index(settings: Settings) -> int:

@@ -22,12 +22,6 @@ MOST = 5
 
 
 @pytest.fixture
-def memory(settings: Settings) -> Iterator[Memory]:
-    with Memory(settings=settings) as opened:
-        yield opened
-
-
-@pytest.fixture
 def database(settings: Settings) -> Iterator[Database]:
     with Database(settings) as opened:
         yield opened

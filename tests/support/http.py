@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import psycopg
 import uvicorn
 from fastapi import FastAPI
 
@@ -18,8 +17,7 @@ from calmem.settings import Settings
 from calmem_services.ingest.app import create_app as create_ingest
 from calmem_services.retrieval.app import create_app as create_retrieval
 from tests.support.processes import eventually
-
-TABLES = ("users", "sessions", "messages", "index_tasks", "chunks", "vectors", "facts", "fact_versions")
+from tests.support.rows import rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +38,7 @@ class Services:
 
     def rows(self) -> dict[str, int]:
         """Row counts of every table."""
-        with psycopg.connect(self.settings.database_url) as conn:
-            counts = {}
-            for table in TABLES:
-                row = conn.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()
-                assert row is not None
-                counts[table] = int(row[0])
-            return counts
+        return rows(self.settings)
 
 
 @contextmanager

@@ -1,0 +1,24 @@
+"""What several integration tests open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from calmem.keys import Keys
+from calmem.settings import Settings
+from calmem.storage.pool import Database
+from tests.support.http import Services, services
+
+
+@pytest.fixture
+def keys(settings: Settings) -> Iterator[Keys]:
+    with Database(settings) as database:
+        yield Keys(database)
+
+
+@pytest.fixture
+def calmem(settings: Settings) -> Iterator[Services]:
+    with services(settings) as opened:
+        yield opened

@@ -11,7 +11,7 @@ from fastapi import Request
 from calmem.errors import InvalidInput
 from calmem_services.http.access import check_body
 from calmem_services.http.problems import Problem
-from calmem_services.http.schemas import Schema
+from calmem_services.http.schemas import Schema, whole
 
 
 async def read_body(request: Request, schema: Schema, *, limit_bytes: int) -> dict[str, Any]:
@@ -44,13 +44,7 @@ async def read_body(request: Request, schema: Schema, *, limit_bytes: int) -> di
         if name not in body:
             raise InvalidInput(name, "is missing")
     check_body(request, body)
-    return {name: _whole(known[name], value) for name, value in body.items() if value is not None or name in required}
-
-
-def _whole(schema: Schema, value: Any) -> Any:
-    """JSON has one kind of number: 5.0 is as whole as 5 where a whole number is wanted."""
-    kinds = [one.get("type") for one in (schema, *schema.get("anyOf", ()))]
-    return int(value) if "integer" in kinds and isinstance(value, float) and value.is_integer() else value
+    return {name: whole(known[name], value) for name, value in body.items() if value is not None or name in required}
 
 
 def _refuse(constant: str) -> float:

@@ -49,6 +49,12 @@ def shown(properties: Mapping[str, Schema], *, sometimes: Mapping[str, Schema] |
     return {"type": "object", "required": list(properties), "properties": {**properties, **(sometimes or {})}}
 
 
+def whole(schema: Schema, value: Any) -> Any:
+    """JSON has one kind of number: 5.0 is as whole as 5 where a whole number is wanted."""
+    kinds = [one.get("type") for one in (schema, *schema.get("anyOf", ()))]
+    return int(value) if "integer" in kinds and isinstance(value, float) and value.is_integer() else value
+
+
 MESSAGE_IN = closed(
     {"user_id": ID, "session_id": ID, "role": ROLE, "content": {"anyOf": [TEXT, _PARTS, {"type": "null"}]}},
     {"message_id": ID, "name": LABEL, "created_at": TIME, "metadata": {"type": "object"}},

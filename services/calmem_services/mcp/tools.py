@@ -12,7 +12,7 @@ from calmem.facts import Facts
 from calmem.model import KeyScope
 from calmem.recall import MAX_K, Recaller
 from calmem.text import ID_CHARS
-from calmem_services.http import wire
+from calmem_services.http import schemas, wire
 from calmem_services.http.schemas import Schema
 
 _FOUND = 8
@@ -75,7 +75,7 @@ class Tool:
             if name not in self.known:
                 raise InvalidInput(name[:80], f"is not an argument here; known: {', '.join(self.known)}")
         values = {
-            name: _whole(self.known[name], value)
+            name: schemas.whole(self.known[name], value)
             for name, value in given.items()
             if name in self.required or value not in (None, "")
         }
@@ -83,10 +83,6 @@ class Tool:
             if values.get(name) is None:
                 raise InvalidInput(name, "is missing")
         return self.call(connection, values)
-
-
-def _whole(schema: Schema, value: Any) -> Any:
-    return int(value) if schema["type"] == "integer" and isinstance(value, float) and value.is_integer() else value
 
 
 _KEY: Schema = {
@@ -97,22 +93,14 @@ _KEY: Schema = {
 }
 _TIME = "ISO 8601 with an offset, for example 2026-12-01T09:00:00+08:00"
 _TEXT: Schema = {"type": "string"}
-_FACT: Schema = {
-    "type": "object",
-    "required": ["key", "value", "category", "session_id", "updated_at"],
-    "properties": {
-        **dict.fromkeys(("key", "value", "category", "session_id", "updated_at"), _TEXT),
-        "expires_at": {"type": "string", "description": "only when it expires"},
-    },
-}
-_ITEM: Schema = {
-    "type": "object",
-    "required": ["text", "role", "session_id", "created_at", "score"],
-    "properties": {
-        **dict.fromkeys(("text", "role", "name", "session_id", "created_at"), _TEXT),
-        "score": {"type": "number"},
-    },
-}
+_FACT = schemas.shown(
+    dict.fromkeys(("key", "value", "category", "session_id", "updated_at"), _TEXT),
+    sometimes={"expires_at": {"type": "string", "description": "only when it expires"}},
+)
+_ITEM = schemas.shown(
+    {**dict.fromkeys(("text", "role", "session_id", "created_at"), _TEXT), "score": {"type": "number"}},
+    sometimes={"name": _TEXT},
+)
 
 
 def tools(facts: Facts, recaller: Recaller) -> dict[str, Tool]:
@@ -167,11 +155,7 @@ def tools(facts: Facts, recaller: Recaller) -> dict[str, Tool]:
                 },
                 "expires_at": {"type": "string", "description": f"When it stops being true: {_TIME}"},
             },
-            answer={
-                "type": "object",
-                "required": ["stored"],
-                "properties": {"stored": {"type": "boolean"}, "fact": _FACT, "reason": _TEXT},
-            },
+            answer=schemas.shown({"stored": {"type": "boolean"}}, sometimes={"fact": _FACT, "reason": _TEXT}),
             call=remember,
             reads_only=False,
         ),
@@ -193,11 +177,7 @@ def tools(facts: Facts, recaller: Recaller) -> dict[str, Tool]:
                 },
                 "category": {"type": "string", "maxLength": 200, "description": "Only facts of this category"},
             },
-            answer={
-                "type": "object",
-                "required": ["facts"],
-                "properties": {"facts": {"type": "array", "items": _FACT}},
-            },
+            answer=schemas.shown({"facts": {"type": "array", "items": _FACT}}),
             call=recall,
             reads_only=True,
         ),
@@ -218,7 +198,7 @@ def tools(facts: Facts, recaller: Recaller) -> dict[str, Tool]:
                     "description": "Session the fact belongs to, as recall_facts shows it; default: this connection's",
                 }
             },
-            answer={"type": "object", "required": ["removed"], "properties": {"removed": {"type": "integer"}}},
+            answer=schemas.shown({"removed": {"type": "integer"}}),
             call=forget,
             reads_only=False,
             removes=True,
@@ -247,11 +227,7 @@ def tools(facts: Facts, recaller: Recaller) -> dict[str, Tool]:
                 "until": {"type": "string", "description": f"Only what was said before then: {_TIME}"},
                 "session_id": {"type": "string", "maxLength": ID_CHARS, "description": "Only inside this conversation"},
             },
-            answer={
-                "type": "object",
-                "required": ["items"],
-                "properties": {"items": {"type": "array", "items": _ITEM}},
-            },
+            answer=schemas.shown({"items": {"type": "array", "items": _ITEM}}),
             call=search,
             reads_only=True,
         ),

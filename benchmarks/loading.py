@@ -78,6 +78,9 @@ def load(
             _messages(conn, told, words, drawn, order[rows], numbers, session[rows], place[rows])
             _chunks(conn, tokens, drawn, order[rows], numbers, session[rows], place[rows])
             _vectors(conn, order[rows], numbers, basis, rng)
+        conn.execute(
+            "INSERT INTO index_sizes SELECT user_no, index_no, count(*) FROM vectors GROUP BY user_no, index_no"
+        )
         conn.execute(str(row[0]).encode())
         conn.execute("VACUUM ANALYZE")
     return {name: number for number, name in enumerate(names, 1)}

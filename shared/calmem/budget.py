@@ -15,7 +15,7 @@ _CJK = re.compile("[\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\uff01-\uff60\U000200
 
 def quarters(text: str) -> int:
     """Quarter tokens, which add up over the pieces of a text: four for each CJK character, one for any other."""
-    return len(text) + 3 * len(_CJK.findall(text))
+    return len(text) if text.isascii() else len(text) + 3 * len(_CJK.findall(text))
 
 
 def tokens(text: str) -> int:

@@ -181,6 +181,19 @@ def _gather(
     return np.concatenate(chunk_nos), np.concatenate(halves)
 
 
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One user's vectors as one snapshot of the database has them."""
+
+    held: Held
+    mark: int
+    hidden: Collection[int]
+
+    def dense(self, query: NDArray[np.float32], limit: int) -> list[DenseHit]:
+        """What `storage.search.dense` returns in that snapshot. `query`: (dimension,), float32, unit length."""
+        return self.held.search(query, limit, hidden=self.hidden, mark=self.mark)
+
+
 @dataclass(kw_only=True)
 class _User:
     """The one mutable place of a user's state; `extending` is held by who adds to it."""
@@ -239,27 +252,26 @@ class VectorCache:
         with self._lock:
             return (user_no, index_no) in self._users
 
-    def dense(self, conn: Connection, scope: Scope, query: NDArray[np.float32], limit: int) -> list[DenseHit] | None:
-        """What `storage.search.dense` returns for the same arguments in the same snapshot; None: ask that.
+    def view(self, conn: Connection, scope: Scope, dimension: int) -> View | None:
+        """The scope's vectors as the caller's transaction sees them now; None: ask `storage.search.dense`.
 
-        One short statement in the caller's transaction says what was written and removed up to now. `query`:
-        (dimension,), float32, unit length.
+        One short statement says what was written and removed up to now.
         """
         if scope.narrowed:
             metrics.CACHE_SEARCHES.labels("scope").inc()
             return None
-        hits = self._search(conn, scope, query, limit)
-        metrics.CACHE_SEARCHES.labels("miss" if hits is None else "hit").inc()
-        return hits
+        view = self._view(conn, scope, dimension)
+        metrics.CACHE_SEARCHES.labels("miss" if view is None else "hit").inc()
+        return view
 
-    def _search(self, conn: Connection, scope: Scope, query: NDArray[np.float32], limit: int) -> list[DenseHit] | None:
+    def _view(self, conn: Connection, scope: Scope, dimension: int) -> View | None:
         key = (scope.user_no, scope.index_no)
         with self._lock:
             user = self._users.get(key)
             if user is not None:
                 self._users.move_to_end(key)
         if user is None:
-            self._start(key, len(query))
+            self._start(key, dimension)
             return None
         held = user.held
         read = vectors.read_since(
@@ -268,7 +280,7 @@ class VectorCache:
             index_no=scope.index_no,
             after=held.written,
             limit=MOST_NEW + 1,
-            dimension=len(query),
+            dimension=dimension,
         )
         if read is None:
             self._drop(key, user, "forgotten")
@@ -276,13 +288,13 @@ class VectorCache:
         marks, new = read
         if marks.removed != held.removed or len(new.chunk_nos) > MOST_NEW:
             self._drop(key, user, "forgotten" if marks.removed != held.removed else "outgrown")
-            self._start(key, len(query))
+            self._start(key, dimension)
             return None
         if marks.written < held.filled:
             return None
         if marks.written > held.written:
             held = self._extend(key, user, marks, new)
-        return held.search(query, limit, hidden=scope.hidden, mark=marks.written)
+        return View(held=held, mark=marks.written, hidden=scope.hidden)
 
     def _extend(self, key: Key, user: _User, marks: Marks, new: Vectors) -> Held:
         with user.extending:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from heapq import nsmallest
 from itertools import pairwise
 from math import log, log1p
 from zoneinfo import ZoneInfo
@@ -170,36 +171,37 @@ def fuse(
             best[session_no] = max(best.get(session_no, 0.0), score)
         for session_no, score in best.items():
             session[session_no] += weight * score
-    added_at: dict[Place, float] = {}
     for no, score in said.items():
         said_at[places[no]] = max(said_at.get(places[no], 0.0), score)
-        added_at[places[no]] = max(added_at.get(places[no], 0.0), added.get(no, 0.0))
     beside: dict[tuple[int, int], float] = defaultdict(float)
-    added_beside: dict[tuple[int, int], float] = {}
-    for place, score in said_at.items():
-        session_no, seq = place
-        for distance, (after, before) in enumerate(zip(weights.after, weights.before, strict=True), 1):
+    shares = [(distance, *both) for distance, both in enumerate(zip(weights.after, weights.before, strict=True), 1)]
+    for (session_no, seq), score in said_at.items():
+        for distance, after, before in shares:
             beside[session_no, seq + distance] += after * score
             beside[session_no, seq - distance] += before * score
+    added_beside: dict[tuple[int, int], float] = {}
+    for no in said.keys() & added.keys():
+        session_no, seq = places[no]
+        for distance, _, _ in shares:
             for at in ((session_no, seq + distance), (session_no, seq - distance)):
-                added_beside[at] = max(added_beside.get(at, 0.0), added_at[place])
+                added_beside[at] = max(added_beside.get(at, 0.0), added[no])
 
-    candidates: list[tuple[float, Place, int | None]] = []
+    # Scores are negated, so that the tuples themselves are in the order of the ranking; chunk_no 0: the message beside.
+    candidates: list[tuple[float, tuple[int, int], int]] = []
     hit_places = set()
     for no in said.keys() | meant.keys():
         place = places[no]
         hit_places.add(place)
         score = weights.meaning * meant.get(no, 0.0) + weights.words * said.get(no, 0.0)
         around = beside.get(place, 0.0) + session[place.session_no]
-        candidates.append((score + around + added.get(no, 0.0), place, no))
-    for (session_no, seq), score in beside.items():
-        place = Place(session_no, seq)
-        if seq > 0 and place not in hit_places:
-            candidates.append((score + session[session_no] + added_beside[session_no, seq], place, None))
-    candidates.sort(key=lambda c: (-c[0], c[1], c[2] or 0))
+        candidates.append((-(score + around + added.get(no, 0.0)), place, no))
+    for at, score in beside.items():
+        if at[1] > 0 and at not in hit_places:
+            candidates.append((-(score + session[at[0]] + added_beside.get(at, 0.0)), at, 0))
 
     found = []
-    for score, place, chunk_no in candidates[:limit]:
+    for negated, at, number in nsmallest(limit, candidates):
+        score, place, chunk_no = -negated, Place(*at), number or None
         observed = {"beside": beside.get(place, 0.0), "session": session[place.session_no]}
         reasons = []
         own = 0.0

@@ -12,7 +12,7 @@ from calmem import budget, ranking, text
 from calmem.errors import InvalidInput
 from calmem.model import Block, Budget, Fact, Item, Recall, SearchIndex, Style, Tier, User
 from calmem.models import Models
-from calmem.searching import ARMS, Clock, Memory, Searcher, hide_nothing
+from calmem.searching import ARMS, Begun, Clock, Memory, Searcher, hide_nothing
 from calmem.settings import Settings
 from calmem.storage import facts, indexes, search, users
 from calmem.storage.pool import Connection, Database
@@ -92,6 +92,9 @@ class Recaller:
             user_id=user_id, session_id=session_id, query=query, since=since, until=until, k=k, arms=arms, now=now
         )
         clock = Clock(self._settings.recall_deadline_ms)
+        begun = None
+        if limits.episodes > 0:
+            begun = self._searcher.begin(asked.query, clock, arms=asked.arms, now=asked.now)
 
         def open_memory(conn: Connection) -> tuple[User | None, Memory | None, list[Fact]]:
             search.bound_reads(conn, int(clock.left() * 1_000))
@@ -128,7 +131,7 @@ class Recaller:
         zone = ZoneInfo("UTC" if user is None else user.time_zone)
         ranked: list[Item] = []
         if memory is not None and limits.episodes > 0:
-            ranked = self._find(asked, memory, clock)
+            ranked = self._find(asked, memory, clock, begun)
 
         def build() -> tuple[Block, list[Item]]:
             return ranking.fit(
@@ -166,6 +169,7 @@ class Recaller:
             user_id=user_id, session_id=session_id, query=query, since=since, until=until, k=k, arms=arms, now=now
         )
         clock = Clock(self._settings.recall_deadline_ms)
+        begun = self._searcher.begin(asked.query, clock, arms=asked.arms, now=asked.now)
 
         def open_memory(conn: Connection) -> Memory | None:
             search.bound_reads(conn, int(clock.left() * 1_000))
@@ -188,12 +192,12 @@ class Recaller:
             return _open(conn, user, scope, index)
 
         memory = self._searcher.read(clock, open_memory)
-        return [] if memory is None else self._find(asked, memory, clock)[:k]
+        return [] if memory is None else self._find(asked, memory, clock, begun)[:k]
 
-    def _find(self, asked: _Asked, memory: Memory, clock: Clock) -> list[Item]:
+    def _find(self, asked: _Asked, memory: Memory, clock: Clock, begun: Begun | None) -> list[Item]:
         if not asked.query.strip():
             return []
-        return self._searcher.find(asked.query, memory, clock, arms=asked.arms, now=asked.now)
+        return self._searcher.find(asked.query, memory, clock, arms=asked.arms, now=asked.now, begun=begun)
 
 
 def _answer(

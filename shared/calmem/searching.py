@@ -10,9 +10,12 @@ from datetime import datetime
 from typing import TypeVar
 from zoneinfo import ZoneInfo
 
+import numpy as np
+from numpy.typing import NDArray
+
 from calmem import ranking, timephrases, words
-from calmem.cache import VectorCache
-from calmem.embedding import understands
+from calmem.cache import VectorCache, View
+from calmem.embedding import Embedder, understands
 from calmem.errors import ModelUnavailable, TransientError
 from calmem.model import DenseHit, DenseHits, Item, SearchIndex, User, Window, WordHits
 from calmem.models import Models
@@ -41,6 +44,15 @@ class Memory:
     hide: Callable[[Connection], list[int]]  # chunk_nos of the active context as it is now
 
 
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """A query that is being embedded before it is known whose memory is asked."""
+
+    query: str
+    index_no: int
+    vector: Future[NDArray[np.float32]]  # (dimension,), unit length
+
+
 def hide_nothing(_conn: Connection) -> list[int]:
     return []
 
@@ -66,8 +78,8 @@ class Clock:
             self.timings_ms[name] = round((time.perf_counter() - began) * 1_000, 3)
 
     def finish(self) -> dict[str, float]:
-        self.timings_ms["total"] = round((time.perf_counter() - self._start) * 1_000, 3)
-        return self.timings_ms
+        """The times so far; a stage that nobody waits for any more may still end."""
+        return {**self.timings_ms, "total": round((time.perf_counter() - self._start) * 1_000, 3)}
 
     @property
     def degraded(self) -> str | None:
@@ -82,15 +94,28 @@ class Searcher:
         self._settings = settings
         self._models = models
         self._cache = VectorCache(database, megabytes=settings.cache_megabytes) if settings.cache_megabytes else None
-        # Both arms of a request run side by side here; a thread waits on Postgres or in the runtime.
-        self._threads = ThreadPoolExecutor(max_workers=4 * settings.pool_size, thread_name_prefix="recall")
+        # The stages of a request run side by side here; a thread waits on Postgres or in the runtime. None waits for one
+        # that was submitted after it, so they cannot all wait.
+        self._threads = ThreadPoolExecutor(max_workers=6 * settings.pool_size, thread_name_prefix="recall")
+        self._last_index: SearchIndex | None = None
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
         if self._cache is not None:
             self._cache.close()
 
-    def find(self, asked: str, memory: Memory, clock: Clock, *, arms: Collection[str], now: datetime) -> list[Item]:
+    def begin(self, asked: str, clock: Clock, *, arms: Collection[str], now: datetime) -> Begun | None:
+        """Start to embed the query for the index that was searched last; None when there is nothing to begin."""
+        index = self._last_index
+        if index is None or "dense" not in arms or not asked.strip():
+            return None
+        query = _without_time(timephrases.read(asked, now=now, zone=ZoneInfo("UTC")), asked)
+        vector = self._threads.submit(self._embed, query, index, clock)
+        return Begun(query=query, index_no=index.index_no, vector=vector)
+
+    def find(
+        self, asked: str, memory: Memory, clock: Clock, *, arms: Collection[str], now: datetime, begun: Begun | None
+    ) -> list[Item]:
         """Both arms side by side, fused and ranked, best first."""
         view = timephrases.read(asked, now=now, zone=ZoneInfo(memory.user.time_zone))
         scope = memory.scope
@@ -103,12 +128,17 @@ class Searcher:
         else:
             # Of what happened then, most was told then, but not all: the window is searched too, and preferred.
             scopes, window = [scope, narrowed], Window(since=view.since, until=view.until)
-        query = view.rest if view.rest.strip() else asked
+        query = _without_time(view, asked)
         named = words.named(query, memory.speakers)
         tokens = words.query_words(query, speakers=named)
         dense = words_found = None
         if "dense" in arms and memory.index.dimension is not None:
-            dense = self._threads.submit(self._dense, query, scopes, memory.index, clock)
+            self._last_index = memory.index
+            if begun is not None and begun.query == query and begun.index_no == memory.index.index_no:
+                vector = begun.vector
+            else:
+                vector = self._threads.submit(self._embed, query, memory.index, clock)
+            dense = self._threads.submit(self._dense, query, vector, scopes, memory.index, clock)
         if "words" in arms and tokens:
             words_found = self._threads.submit(self._words, tokens, memory.user, scopes, clock)
         dense_hits: DenseHits | None = self._wait(dense, "dense", clock)
@@ -169,25 +199,45 @@ class Searcher:
             clock.skipped.append(f"load: {exc}")
             return []
 
-    def _dense(self, query: str, scopes: Sequence[Scope], index: SearchIndex, clock: Clock) -> DenseHits:
-        """The hits of every scope; the first is the widest."""
-        embedder = clock.stage("model", lambda: self._models.for_index(index, wait_seconds=clock.left()))
-        vector = clock.stage("embed", lambda: embedder.embed_query(query))
-        limit = self._settings.candidates
+    def _embedder(self, index: SearchIndex, clock: Clock) -> Embedder:
+        return clock.stage("model", lambda: self._models.for_index(index, wait_seconds=clock.left()))
+
+    def _embed(self, query: str, index: SearchIndex, clock: Clock) -> NDArray[np.float32]:
+        embedder = self._embedder(index, clock)
+        return clock.stage("embed", lambda: embedder.embed_query(query))
+
+    def _dense(
+        self, query: str, vector: Future[NDArray[np.float32]], scopes: Sequence[Scope], index: SearchIndex, clock: Clock
+    ) -> DenseHits:
+        """The hits of every scope; the first is the widest. What needs no vector is done while it is computed."""
+        assert index.dimension is not None
+        dimension, limit = index.dimension, self._settings.candidates
+        views: list[View | None] = [None] * len(scopes)
+        cache = self._cache
+        if cache is not None:
+
+            def view(conn: Connection) -> list[View | None]:
+                search.bound_reads(conn, int(clock.left() * 1_000))
+                return [cache.view(conn, scope, dimension) for scope in scopes]
+
+            views = clock.stage("cache", lambda: self.read(clock, view))
+        understood = understands(self._embedder(index, clock), query)
+        near_to = vector.result(timeout=clock.left())
+        missing = [scope for scope, held in zip(scopes, views, strict=True) if held is None]
 
         def scan(conn: Connection) -> list[list[DenseHit]]:
             search.bound_reads(conn, int(clock.left() * 1_000))
-            found = []
-            for scope in scopes:
-                held = None if self._cache is None else self._cache.dense(conn, scope, vector, limit)
-                found.append(search.dense(conn, scope, vector, limit) if held is None else held)
-            return found
+            return [search.dense(conn, scope, near_to, limit) for scope in missing]
 
-        found = clock.stage("dense", lambda: self.read(clock, scan))
+        def compare() -> list[list[DenseHit]]:
+            scanned = iter(self.read(clock, scan) if missing else ())
+            return [next(scanned) if held is None else held.dense(near_to, limit) for held in views]
+
+        found = clock.stage("dense", compare)
         return DenseHits(
             hits=list({hit.chunk_no: hit for hits in found for hit in hits}.values()),
             complete=len(found[0]) < limit,
-            understood=understands(embedder, query),
+            understood=understood,
         )
 
     def _words(self, asked: Sequence[words.QueryWord], user: User, scopes: Sequence[Scope], clock: Clock) -> WordHits:
@@ -229,3 +279,8 @@ def _later(a: datetime | None, b: datetime | None) -> datetime | None:
 
 def _earlier(a: datetime | None, b: datetime | None) -> datetime | None:
     return min(a, b) if a is not None and b is not None else a or b
+
+
+def _without_time(view: timephrases.TimeView, asked: str) -> str:
+    """What the query asks for; the whole of it where it says nothing but a time."""
+    return view.rest if view.rest.strip() else asked

@@ -47,7 +47,8 @@ def ask(
 ) -> list[DenseHit] | None:
     scope = Scope(user_no=told.user_no, index_no=1, hidden=hidden)
     with told.database.connection() as conn:
-        return cache.dense(conn, scope, query, limit)
+        view = cache.view(conn, scope, len(query))
+    return None if view is None else view.dense(query, limit)
 
 
 def ask_postgres(told: Told, query: NDArray[np.float32], limit: int = 20, hidden: Sequence[int] = ()) -> list[DenseHit]:
@@ -433,17 +434,16 @@ def test_narrowed_searches_are_left_to_postgres(database: Database, cache: Vecto
     told = Told(database)
     told.add(units(np.random.default_rng(14), 5, DIMENSION))
     fill(cache, told)
-    query = units(np.random.default_rng(15), 1, DIMENSION)[0]
     when = datetime(2025, 1, 1, tzinfo=UTC)
     whole = Scope(user_no=told.user_no, index_no=1)
     with database.connection() as conn:
-        assert cache.dense(conn, whole, query, 5) is not None
+        assert cache.view(conn, whole, DIMENSION) is not None
         for scope in (
             Scope(user_no=told.user_no, index_no=1, session_no=told.session_no),
             Scope(user_no=told.user_no, index_no=1, since=when),
             Scope(user_no=told.user_no, index_no=1, until=when),
         ):
-            assert cache.dense(conn, scope, query, 5) is None
+            assert cache.view(conn, scope, DIMENSION) is None
 
 
 def test_an_outage_of_the_database_ends_in_no_stale_answer(database_url: str, postgres: Any) -> None:

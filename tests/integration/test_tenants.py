@@ -108,4 +108,4 @@ def test_a_small_user_beside_a_large_one(crowded: Database, settings: Settings) 
         # Ten for the size of the user's index, and ten for each word.
         assert set(read) == {"chunks_pkey", "chunks_tokens"}
         assert read["chunks_pkey"] == 10
-        assert read["chunks_tokens"] == 10 * len(tokens)
+        assert read["chunks_tokens"] == 2 * 10 * len(tokens)

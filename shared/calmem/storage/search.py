@@ -124,33 +124,50 @@ def _compare(rows: Sequence[tuple[Any, ...]], query: NDArray[np.float32], limit:
 # the chunks that have a rarer one, and its df is estimated from its share of those.
 # What share of the query a chunk covers goes by idf too, among `others` more chunks that have none of its words: in a
 # history of three messages every word would be common.
+# How many chunks there are is not counted: those with a vector are known, and of those without one, all but the first
+# piece of a long message are left out for a moment. Their mean length is the first `sampled` chunks'.
 # float8 throughout: numeric made the sums three times as slow.
 _WORDS = """
 WITH size AS MATERIALIZED (
-    SELECT count(*)::float8 AS n, greatest(avg(n_tokens), 1)::float8 AS mean
-    FROM chunks WHERE user_no = %(user_no)s AND index_no = %(index_no)s
+    SELECT (coalesce((SELECT vectors FROM index_sizes WHERE user_no = %(user_no)s AND index_no = %(index_no)s), 0) + (
+        SELECT count(*) FROM (
+            SELECT 1 FROM index_tasks WHERE user_no = %(user_no)s AND index_no = %(index_no)s LIMIT %(most_pending)s
+        ) AS pending
+    ))::float8 AS n, greatest(1, (
+        SELECT avg(n_tokens) FROM (
+            SELECT n_tokens FROM chunks WHERE user_no = %(user_no)s AND index_no = %(index_no)s
+            ORDER BY chunk_no LIMIT %(sampled)s
+        ) AS sample
+    ))::float8 AS mean
 ), query AS MATERIALIZED (
     SELECT * FROM unnest(%(tokens)s::bigint[], %(weights)s::float8[], %(identifiers)s::boolean[])
         WITH ORDINALITY AS q(token, weight, identifier, i)
+), counted AS MATERIALIZED (
+    SELECT q.i, q.token, (
+        SELECT count(*)::float8 FROM (
+            SELECT user_no, index_no FROM chunks WHERE tokens @> ARRAY[q.token] {where} LIMIT %(common)s
+        ) AS c WHERE c.user_no = %(user_no)s AND c.index_no = %(index_no)s
+    ) AS df
+    FROM query q
+), rare AS MATERIALIZED (
+    SELECT i, token, df FROM counted
+    WHERE df > 0 AND (df < %(common)s OR NOT EXISTS (SELECT 1 FROM counted WHERE df > 0 AND df < %(common)s))
 ), hit AS MATERIALIZED (
-    SELECT q.i, q.token, c.chunk_no, c.session_no, c.seq, c.created_at, c.n_tokens, c.tokens
-    FROM query q CROSS JOIN LATERAL (
-        SELECT * FROM chunks WHERE tokens @> ARRAY[q.token] {where} LIMIT %(common)s
+    SELECT rare.i, rare.token, c.chunk_no, c.session_no, c.seq, c.created_at, c.n_tokens, c.tokens
+    FROM rare CROSS JOIN LATERAL (
+        SELECT * FROM chunks WHERE tokens @> ARRAY[rare.token] {where} LIMIT %(common)s
     ) AS c
     WHERE c.user_no = %(user_no)s AND c.index_no = %(index_no)s
-), counted AS MATERIALIZED (
-    SELECT i, count(*)::float8 AS df FROM hit GROUP BY i
-), rare AS MATERIALIZED (
-    SELECT i, df FROM counted WHERE df < %(common)s OR NOT EXISTS (SELECT 1 FROM counted WHERE df < %(common)s)
 ), candidate AS MATERIALIZED (
-    SELECT DISTINCT ON (hit.chunk_no) hit.* FROM hit JOIN rare USING (i)
+    SELECT DISTINCT ON (chunk_no) * FROM hit
 ), found AS MATERIALIZED (
-    SELECT hit.* FROM hit JOIN rare USING (i)
+    SELECT * FROM hit
     UNION ALL
-    SELECT query.i, query.token, candidate.chunk_no, candidate.session_no, candidate.seq, candidate.created_at,
+    SELECT counted.i, counted.token, candidate.chunk_no, candidate.session_no, candidate.seq, candidate.created_at,
            candidate.n_tokens, candidate.tokens
-    FROM query JOIN counted USING (i) CROSS JOIN candidate
-    WHERE NOT EXISTS (SELECT 1 FROM rare WHERE rare.i = query.i) AND candidate.tokens @> ARRAY[query.token]
+    FROM counted CROSS JOIN candidate
+    WHERE counted.df > 0 AND NOT EXISTS (SELECT 1 FROM rare WHERE rare.i = counted.i)
+        AND candidate.tokens @> ARRAY[counted.token]
 ), estimated AS MATERIALIZED (
     SELECT i, df FROM rare
     UNION ALL
@@ -158,13 +175,13 @@ WITH size AS MATERIALIZED (
     FROM found CROSS JOIN size WHERE NOT EXISTS (SELECT 1 FROM rare WHERE rare.i = found.i) GROUP BY found.i, size.n
 ), word AS MATERIALIZED (
     SELECT query.i, query.weight, query.identifier, size.mean,
-           ln(1 + (size.n - e.df + 0.5::float8) / (e.df + 0.5::float8)) AS idf,
-           query.weight * ln(1 + (size.n + %(others)s - e.df + 0.5::float8) / (e.df + 0.5::float8)) AS mass
+           ln(1 + (greatest(size.n, e.df) - e.df + 0.5::float8) / (e.df + 0.5::float8)) AS idf,
+           query.weight * ln(1 + (greatest(size.n, e.df) + %(others)s - e.df + 0.5::float8) / (e.df + 0.5::float8)) AS mass
     FROM estimated AS e JOIN query USING (i) CROSS JOIN size
 ), mass AS MATERIALIZED (
     SELECT (SELECT sum(word.mass) FROM word) AS known,
-           (SELECT coalesce(sum(query.weight), 0) * ln(2 * (size.n + %(others)s) + 2) FROM query
-            WHERE NOT EXISTS (SELECT 1 FROM counted WHERE counted.i = query.i)) AS unknown
+           (SELECT coalesce(sum(query.weight), 0) * ln(2 * (size.n + %(others)s) + 2)
+            FROM query JOIN counted USING (i) WHERE df = 0) AS unknown
     FROM size
 ), tf AS MATERIALIZED (
     SELECT i, chunk_no, session_no, seq, created_at, n_tokens::float8 AS n_tokens,
@@ -179,6 +196,8 @@ FROM tf JOIN word USING (i) CROSS JOIN mass
 GROUP BY tf.chunk_no, tf.session_no, tf.seq, tf.created_at, mass.known, mass.unknown ORDER BY bm25 DESC, tf.chunk_no LIMIT %(limit)s
 """
 COMMON = 1_000
+_SAMPLED = 1_000
+_MOST_PENDING = 10_000
 _OTHERS = 100.0
 
 
@@ -192,6 +211,8 @@ def words(conn: Connection, scope: Scope, asked: Sequence[QueryToken], limit: in
         "limit": limit,
         "common": COMMON,
         "others": _OTHERS,
+        "sampled": _SAMPLED,
+        "most_pending": _MOST_PENDING,
     }
     rows = conn.execute(_WORDS.format(where=scope.where("chunks")).encode(), values).fetchall()
     return WordHits(

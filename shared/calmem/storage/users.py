@@ -151,12 +151,20 @@ WHERE user_id = (SELECT user_id FROM users WHERE user_no = %s)
 """
 
 
+# In one statement, which the triggers on vectors count at once; a cascade comes row by row.
+_DELETE_VECTORS = """
+DELETE FROM vectors v USING chunks c WHERE v.user_no = %(user_no)s AND c.user_no = v.user_no AND c.index_no = v.index_no
+    AND c.chunk_no = v.chunk_no {where}
+"""
+
+
 def delete_user(conn: Connection, user_no: int) -> Mapping[str, int]:
     """Remove everything of the user, and revoke the keys bound to them; counts per kind."""
     conn.execute(_LOCK_USER, (user_no,))
     conn.execute(_REVOKE_KEYS, (user_no,))
     conn.execute(_LOCK_MESSAGES.format(where="").encode(), {"user_no": user_no})
     counts = _count(conn, _COUNT_USER, {"user_no": user_no})
+    conn.execute(_DELETE_VECTORS.format(where="").encode(), {"user_no": user_no})
     gone = conn.execute("DELETE FROM users WHERE user_no = %s", (user_no,)).rowcount
     return {"users": gone, **counts}
 
@@ -168,6 +176,7 @@ def delete_session(conn: Connection, user_no: int, session_no: int) -> Mapping[s
     conn.execute(lock, values)
     conn.execute(_LOCK_MESSAGES.format(where=_IN_SESSION).encode(), values)
     counts = _count(conn, _COUNT_SESSION, values)
+    conn.execute(_DELETE_VECTORS.format(where="AND c.session_no = %(no)s").encode(), values)
     conn.execute("DELETE FROM sessions WHERE user_no = %(user_no)s AND session_no = %(no)s", values)
     return counts
 
@@ -183,6 +192,7 @@ def delete_message(conn: Connection, user_no: int, message_id: str) -> Mapping[s
         return None
     values = {"user_no": user_no, "no": row[0]}
     counts = _count(conn, _COUNT_MESSAGE, values)
+    conn.execute(_DELETE_VECTORS.format(where="AND c.message_no = %(no)s").encode(), values)
     conn.execute("DELETE FROM messages WHERE user_no = %(user_no)s AND message_no = %(no)s", values)
     return counts
 

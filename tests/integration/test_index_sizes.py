@@ -53,9 +53,14 @@ def test_every_way_of_writing_and_removing_vectors_is_counted(settings: Settings
 
 def test_what_is_rolled_back_is_not_counted(settings: Settings, database: Database) -> None:
     ada = told(database, 4, 1)
-    with pytest.raises(ZeroDivisionError), database.connection() as conn:
-        users.delete_session(conn, ada.user_no, ada.session_no)
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with database.connection() as conn:
+            users.delete_session(conn, ada.user_no, ada.session_no)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert sizes(settings, _KEPT) == {(ada.user_no, 1, 4)}
 
 

@@ -204,7 +204,7 @@ class Searcher:
 
     def _embed(self, query: str, index: SearchIndex, clock: Clock) -> NDArray[np.float32]:
         embedder = self._embedder(index, clock)
-        return clock.stage("embed", lambda: embedder.embed_query(query))
+        return clock.stage("embed", lambda: embedder.embed_query(_known_part(embedder, query)))
 
     def _dense(
         self, query: str, vector: Future[NDArray[np.float32]], scopes: Sequence[Scope], index: SearchIndex, clock: Clock
@@ -221,7 +221,8 @@ class Searcher:
                 return [cache.view(conn, scope, dimension) for scope in scopes]
 
             views = clock.stage("cache", lambda: self.read(clock, view))
-        understood = understands(self._embedder(index, clock), query)
+        embedder = self._embedder(index, clock)
+        understood = understands(embedder, _known_part(embedder, query))
         near_to = vector.result(timeout=clock.left())
         missing = [scope for scope, held in zip(scopes, views, strict=True) if held is None]
 
@@ -284,3 +285,9 @@ def _earlier(a: datetime | None, b: datetime | None) -> datetime | None:
 def _without_time(view: timephrases.TimeView, asked: str) -> str:
     """What the query asks for; the whole of it where it says nothing but a time."""
     return view.rest if view.rest.strip() else asked
+
+
+def _known_part(embedder: Embedder, query: str) -> str:
+    """What of the query is embedded: of one in two scripts, without the one that the model does not know."""
+    spaced = words.spaced_part(query)
+    return query if spaced == query or understands(embedder, query) else spaced

@@ -36,6 +36,7 @@ _IDENTIFIER = re.compile(rf"(?<!{_L})(?:{_L}++(?:[-_./:@#+\\]++{_L}++)++|(?={_A}
 _COARSE = re.compile(r"[/:\\]+")
 _SEPARATORS = re.compile(r"[\W_]+")
 _CJK_RUN = re.compile(f"[{_UNSPACED}]")
+_UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _HANGUL_RUN = re.compile(f"[{_HANGUL}]")
 _ALPHABETIC = re.compile(_A)
 # Accents go in the Latin and Greek alphabets, and from the Russian ё; elsewhere a mark makes another letter.
@@ -267,6 +268,12 @@ def script(text: str) -> Script:
     if unspaced == alphabetic == 0:
         return "other"
     return "cjk" if 2 * unspaced >= alphabetic else "latin"
+
+
+def spaced_part(text: str) -> str:
+    """The text without what is written in scripts without spaces; all of it when nothing else would be left."""
+    rest = _UNSPACED_RUN.sub(" ", text)
+    return rest if _ALPHABETIC.search(rest) else text
 
 
 def index_words(text: str) -> list[str]:

@@ -70,6 +70,19 @@ def ask(memory: Memory, query: str, **fields: Any) -> Recall:
     return found
 
 
+def test_a_question_in_two_languages_is_understood_as_far_as_the_model_knows_them(
+    memory: Memory, index: Callable[[], int]
+) -> None:
+    """The default model knows no Chinese; that half must not take the other one's meaning away."""
+    wanted = tell(memory, "My daughter adores felines and has two kittens.")[0]
+    tell(memory, *GARDEN, session="garden")
+    assert index() == 7
+    found = ask(memory, "Which pets does the girl like? cats? 周建国什么时候来？")
+    assert found.items[0].message_id == wanted
+    assert found.items[0].reasons == ("meaning",)
+    assert ask(memory, "周建国什么时候来？").items == []
+
+
 def test_meaning_finds_what_no_word_does(memory: Memory, index: Callable[[], int]) -> None:
     wanted = tell(memory, "My daughter adores felines and has two kittens.")[0]
     tell(memory, *GARDEN, session="garden")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calmem.words import MAX_QUERY_WORDS, index_words, key_tokens, query_words, script
+from calmem.words import MAX_QUERY_WORDS, index_words, key_tokens, query_words, script, spaced_part
 
 LONG = 262_144
 
@@ -279,3 +279,9 @@ def test_in_a_long_turn_the_words_of_the_question_weigh_more() -> None:
     assert noisy["散步"] == 0.3
     short = {word.word: word.weight for word in query_words("The weather was lovely. Where is my bicycle?")}
     assert short["weather"] == short["bicycl"] == 1.0
+
+
+def test_the_spaced_part_of_a_text() -> None:
+    assert spaced_part("Which pets? 周建国什么时候来 cats") == "Which pets?   cats"
+    assert spaced_part("Which pets?") == "Which pets?"
+    assert spaced_part("周建国 42？") == "周建国 42？"  # nothing that could be understood would be left

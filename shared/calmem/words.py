@@ -13,6 +13,7 @@ from typing import Literal
 import regex
 import Stemmer
 
+from calmem import stopwords
 from calmem.model import QueryToken
 from calmem.text import normalize
 
@@ -46,196 +47,6 @@ _ACCENTS = re.compile("(?<=[\u0000-\u03ff])[\u0300-\u036f]+|(?<=\u0435)\u0308|[\
 _SENTENCE = re.compile(r"(?:[^.!?。\n]|\.(?!\s|$))+(?:[.!?。\n]+\s*|$)|[.!?。\n]+")
 # From so many sentences on, those that do not ask say how it came to the question; their words weigh that much.
 _LONG_TURN, _ASIDE = 3, 0.3
-
-_ENGLISH_STOP = frozenset(
-    [
-        "a",
-        "about",
-        "above",
-        "after",
-        "again",
-        "all",
-        "also",
-        "am",
-        "an",
-        "and",
-        "any",
-        "are",
-        "as",
-        "at",
-        "be",
-        "because",
-        "been",
-        "before",
-        "being",
-        "but",
-        "by",
-        "can",
-        "could",
-        "did",
-        "do",
-        "does",
-        "doing",
-        "don",
-        "down",
-        "during",
-        "each",
-        "few",
-        "for",
-        "from",
-        "further",
-        "get",
-        "got",
-        "had",
-        "has",
-        "have",
-        "having",
-        "he",
-        "her",
-        "here",
-        "hers",
-        "him",
-        "his",
-        "how",
-        "i",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "its",
-        "just",
-        "like",
-        "ll",
-        "me",
-        "more",
-        "most",
-        "my",
-        "no",
-        "nor",
-        "not",
-        "now",
-        "of",
-        "off",
-        "on",
-        "once",
-        "one",
-        "only",
-        "or",
-        "other",
-        "our",
-        "out",
-        "over",
-        "own",
-        "re",
-        "s",
-        "said",
-        "same",
-        "say",
-        "she",
-        "should",
-        "so",
-        "some",
-        "such",
-        "t",
-        "tell",
-        "than",
-        "that",
-        "the",
-        "their",
-        "them",
-        "then",
-        "there",
-        "these",
-        "they",
-        "thing",
-        "things",
-        "this",
-        "those",
-        "through",
-        "to",
-        "too",
-        "under",
-        "until",
-        "up",
-        "us",
-        "ve",
-        "very",
-        "was",
-        "we",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "while",
-        "who",
-        "whom",
-        "whose",
-        "why",
-        "will",
-        "with",
-        "would",
-        "you",
-        "your",
-        "yours",
-    ]
-)
-_CJK_STOP = frozenset(
-    "的了吗呢吧啊呀嘛哦嗯是在有和与也都就还又很不没这那哪个些么什怎谁几多少为以于被把让给对从到过着得地之其而且或但如果说"
-)
-_CJK_STOP_PAIRS = frozenset(
-    [
-        "什么",
-        "怎么",
-        "哪个",
-        "哪些",
-        "哪里",
-        "哪儿",
-        "多少",
-        "几个",
-        "为什",
-        "一个",
-        "这个",
-        "那个",
-        "是什",
-        "是谁",
-        "的是",
-        "了吗",
-        "是不",
-        "不是",
-        "有没",
-        "没有",
-        "你知",
-        "知道",
-        "可以",
-        "我们",
-        "你们",
-        "他们",
-        "么时",
-        "时候",
-        "请问",
-        "告诉",
-        "另外",
-        "还有",
-        "以及",
-        "是多",
-        "是哪",
-        "是几",
-        "呢？",
-        "吗？",
-    ]
-)
-# Stop words (as folded) tell the language of a text apart; English wins ties and short texts.
-_LANGUAGES: dict[str, frozenset[str]] = {
-    "english": _ENGLISH_STOP,
-    "german": frozenset(["der", "die", "das", "und", "ist", "nicht", "ich", "ein", "eine", "mit", "auf", "fur", "von", "dem", "den", "zu", "wir", "haben", "auch", "wird", "sich", "war"]),
-    "french": frozenset(["le", "la", "les", "des", "une", "est", "et", "dans", "que", "qui", "pour", "pas", "sur", "avec", "nous", "vous", "je", "au", "du", "ce", "cette", "mais", "sont"]),
-    "spanish": frozenset(["el", "los", "las", "una", "es", "y", "en", "que", "por", "con", "para", "no", "se", "del", "lo", "como", "mas", "pero", "su", "muy", "esta", "mi", "yo"]),
-    "italian": frozenset(["il", "lo", "gli", "una", "e", "di", "che", "per", "con", "non", "si", "del", "della", "sono", "anche", "ho", "mi", "questo", "ma", "nel"]),
-    "portuguese": frozenset(["o", "os", "as", "uma", "e", "em", "que", "por", "com", "para", "nao", "se", "do", "da", "dos", "mais", "mas", "meu", "eu", "esta", "muito"]),
-    "dutch": frozenset(["de", "het", "een", "en", "is", "niet", "ik", "van", "op", "met", "dat", "voor", "zijn", "was", "wij", "ook", "naar", "maar", "heb"]),
-}  # fmt: skip
 
 # Alphabets that one stemmer is enough for, by the first and last code point.
 _SCRIPT_STEMMERS = (("\u0370", "\u03ff", "greek"), ("\u0400", "\u04ff", "russian"), ("\u0600", "\u06ff", "arabic"))
@@ -349,8 +160,8 @@ def _fold(text: str) -> str:
 
 def _language(folded: str) -> str:
     seen = _RUN.findall(folded[:4_000])
-    best, most = "english", sum(word in _ENGLISH_STOP for word in seen)
-    for language, stops in _LANGUAGES.items():
+    best, most = "english", sum(word in stopwords.ENGLISH for word in seen)
+    for language, stops in stopwords.BY_LANGUAGE.items():
         count = sum(word in stops for word in seen)
         if count > most:
             best, most = language, count
@@ -371,10 +182,14 @@ def _pieces(folded: str, language: str) -> Iterable[_Piece]:
         run = match.group()
         if _CJK_RUN.match(run):
             for place, character in enumerate(run):
-                yield character, "cjk", character in _CJK_STOP
+                yield character, "cjk", character in stopwords.CJK
                 if place + 1 < len(run):
                     pair = run[place : place + 2]
-                    yield pair, "bigram", pair in _CJK_STOP_PAIRS or (pair[0] in _CJK_STOP and pair[1] in _CJK_STOP)
+                    yield (
+                        pair,
+                        "bigram",
+                        pair in stopwords.CJK_PAIRS or (pair[0] in stopwords.CJK and pair[1] in stopwords.CJK),
+                    )
         elif _HANGUL_RUN.match(run):
             # Korean endings are written onto the word; the bigrams find it without them.
             yield run[:_LONGEST_WORD], "stem", False
@@ -394,10 +209,10 @@ def _spaced(run: str, language: str) -> tuple[_Piece, ...]:
     own = next((name for first, last, name in _SCRIPT_STEMMERS if first <= run[0] <= last), None)
     if own is not None:
         return ((_stem(run, own), "stem", False),)
-    english = run if run in _ENGLISH_STOP else _stem(run, "english")
+    english = run if run in stopwords.ENGLISH else _stem(run, "english")
     if language == "english":
-        return ((english, "stem", run in _ENGLISH_STOP),)
-    stop = run in _ENGLISH_STOP or run in _LANGUAGES[language]
+        return ((english, "stem", run in stopwords.ENGLISH),)
+    stop = run in stopwords.ENGLISH or run in stopwords.BY_LANGUAGE[language]
     stem = _stem(run, language)
     return ((stem, "stem", stop),) if stem == english else ((stem, "stem", stop), (english, "stem", stop))
 

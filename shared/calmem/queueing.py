@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
 import redis
 import structlog
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from rq import Queue
+from rq import Queue, Worker
+from rq.worker import BaseWorker
 
 from calmem import metrics
 from calmem.errors import InvalidInput
@@ -39,6 +43,47 @@ def connect(redis_url: str, *, timeout_seconds: float | None = _TIMEOUT_SECONDS)
         )
     except ValueError as exc:
         raise InvalidInput("CALMEM_REDIS_URL", "must be an address such as redis://host:6379/0") from exc
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueHealth:
+    """What Redis says of itself and of the workers. `heard_seconds`: since the last sign of life of any of them."""
+
+    version: str
+    policy: str
+    jobs: int
+    workers: int
+    heard_seconds: float
+
+    @property
+    def evicts(self) -> bool:
+        """Whether it drops keys when its memory is full, wake-ups among them."""
+        return self.policy != "noeviction"
+
+
+def examine(redis_url: str) -> QueueHealth | None:
+    """The state of the queue; None when Redis cannot be reached. Raises InvalidInput for a wrong address."""
+    connection = connect(redis_url)
+    try:
+        about = connection.info()
+        workers = [worker for worker in Worker.all(connection=connection) if _ours(worker)]
+        now = datetime.now(UTC)
+        return QueueHealth(
+            version=str(about["redis_version"]),
+            policy=str(about.get("maxmemory_policy", "noeviction")),
+            jobs=sum(Queue(queue_name(lane), connection=connection).count for lane in Lane),
+            workers=len(workers),
+            heard_seconds=min(
+                ((now - worker.last_heartbeat).total_seconds() for worker in workers if worker.last_heartbeat),
+                default=0.0,
+            ),
+        )
+    except redis.RedisError:
+        return None
+
+
+def _ours(worker: BaseWorker) -> bool:
+    return queue_name(Lane.LIVE) in worker.queue_names()
 
 
 class WakeUps:

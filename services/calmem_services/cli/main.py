@@ -7,7 +7,7 @@ import sys
 import click
 
 from calmem.errors import CalmemError, InvalidInput
-from calmem_services.cli import data, evaluate, keys, models, operate, processes
+from calmem_services.cli import data, doctor, evaluate, keys, models, operate, processes
 
 
 class _AsWritten(click.Group):
@@ -29,6 +29,7 @@ def cli() -> None:
 for command in (
     *processes.COMMANDS,
     *operate.COMMANDS,
+    *doctor.COMMANDS,
     *data.COMMANDS,
     *keys.COMMANDS,
     evaluate.evaluate,

@@ -58,6 +58,7 @@ class Drainer:
         self._turn = threading.Lock()
         self._next_user = 0
         self._suspects_next = True
+        self._problems: dict[int, str | None] = {}  # by index_no; noted in the database when they change
         self.stop = threading.Event()
 
     def serve_jobs(self) -> None:
@@ -224,12 +225,14 @@ class Drainer:
 
     def _embedder_beside(self, index: SearchIndex) -> Embedder | None:
         """None, and a note for `calmem reindex status`, when this worker has not its model: the active index goes on."""
+        embedder, problem = None, None
         try:
             embedder = self._embedder(index)
         except ModelUnavailable as exc:
             problem = f"a worker cannot load the model: {exc}"
+        if self._problems.get(index.index_no, "") != problem:
             self._persist(lambda conn: reindexes.note_problem(conn, index.index_no, problem))
-            return None
+            self._problems[index.index_no] = problem
         return embedder
 
     def renew(self, token: UUID) -> None:

@@ -57,7 +57,7 @@ def progress(conn: Connection, index: SearchIndex) -> Reindex:
 
 
 _GOING = """
-UPDATE index_walks SET going_since = clock_timestamp(), problem = NULL,
+UPDATE index_walks SET going_since = clock_timestamp(),
     done_before = walked - (SELECT count(*) FROM index_tasks t
                             WHERE t.index_no = index_walks.index_no AND t.lane = %s AND t.failed_at IS NULL)
 WHERE index_no = %s

@@ -52,7 +52,8 @@ class Reindexing:
         """
         with self._database.connection() as conn:
             active, *beside = indexes.in_use(conn)
-        _refuse_second(beside)
+            _refuse_second(beside)
+            messages = reindexes.count_messages(conn)
         wanted = replace(
             active,
             index_no=-1,
@@ -91,7 +92,7 @@ class Reindexing:
                 overlap_chars=wanted.overlap_chars,
                 min_cosine=wanted.min_cosine,
             )
-            reindexes.begin(conn, added.index_no, switches=switches)
+            reindexes.begin(conn, added.index_no, messages=messages, switches=switches)
             found = reindexes.progress(conn, added)
         self._wake_ups.push(Lane.REINDEX)
         return found
@@ -103,8 +104,10 @@ class Reindexing:
             path = self._settings.model_path if model == self._settings.model else ""
         else:
             path = model_path
-        directory = str(Path(path).expanduser().resolve()) if path else ""
-        return model or Path(directory).name, directory
+        directory = Path(path).expanduser().resolve() if path else None
+        if directory is not None and not directory.is_dir():
+            raise InvalidInput("model_path", f"must be the model's directory; {directory} is none")
+        return model or (directory.name if directory else ""), str(directory or "")
 
     def status(self) -> tuple[SearchIndex, list[Reindex]]:
         """The active index; the one beside it, and those whose rows are being removed."""

@@ -10,7 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from calmem.embedding import use_adapter
+from calmem import embedding
+from calmem.embedding import Embedder, use_adapter
 from calmem.errors import Conflict, InvalidInput, ModelUnavailable
 from calmem.memory import Memory
 from calmem.model import IndexState, Receipt, SearchIndex
@@ -308,8 +309,10 @@ def test_what_cannot_be_started_says_why(settings: Settings, tiny: str, tmp_path
         steer(settings, lambda r: r.start(chunk_chars=1_000, overlap_chars=200))
     with pytest.raises(InvalidInput, match="overlap must be smaller"):
         steer(settings, lambda r: r.start(chunk_chars=100))
-    with pytest.raises(ModelUnavailable, match=r"model\.onnx"):
+    with pytest.raises(InvalidInput, match=r"model_path: must be the model's directory"):
         steer(settings, lambda r: r.start(model_path=str(tmp_path / "nowhere")))
+    with pytest.raises(ModelUnavailable, match=r"model\.onnx"):
+        steer(settings, lambda r: r.start(model_path=str(tmp_path)))
     assert state(settings)[1] == []
     steer(settings, lambda r: r.start(model_path=tiny))
     with pytest.raises(Conflict, match="under way"):
@@ -331,6 +334,68 @@ def test_a_worker_without_the_new_model_goes_on_with_the_active_index(
     assert state(settings)[0].index_no == 2
     with Database(settings) as database, database.connection() as conn:
         assert tasks.list_failed(conn, limit=9) == []
+
+
+def test_the_new_model_is_loaded_beside_recall_before_recall_goes_over(
+    settings: Settings, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(settings, *notes(3))
+    work(settings)
+    steer(settings, lambda r: r.start(model_path=tiny, switches=False))
+    work(settings)
+    asked, go_on = threading.Event(), threading.Event()
+    load = embedding.load
+
+    def slow(chosen: Settings, model: str | None = None) -> Embedder:
+        if chosen.model_path == tiny:
+            asked.set()
+            assert go_on.wait(30)
+        return load(chosen, model)
+
+    monkeypatch.setattr(embedding, "load", slow)
+    with Memory(settings=settings) as memory:
+
+        def ask() -> str | None:
+            found = memory.recall(
+                user_id="ada", session_id="now", query="paint", current_tokens=0, context_window_capacity=8_000
+            )
+            assert found.items
+            return found.degraded
+
+        assert ask() is None
+        assert asked.wait(30)
+        assert ask() is None, "recall does not wait for a model that it does not need yet"
+        go_on.set()
+        monkeypatch.setattr(embedding, "load", None)  # from now on nobody can load anything
+        steer(settings, lambda r: r.switch())
+        assert ask() is None
+
+
+def test_several_workers_build_it_while_messages_are_recorded_and_deleted(
+    settings: Settings, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reindex, "STEP_MESSAGES", 8)
+    few = replace(settings, claim_messages=16)
+    ids = record(few, *notes(30)) + record(few, *notes(30), user="bob")
+    work(few)
+    steer(few, lambda r: r.start(model_path=tiny))
+
+    def until_over() -> None:
+        eventually(lambda: work(few) >= 0 and state(few)[0].index_no == 2, "recall goes over")
+
+    workers = [threading.Thread(target=until_over) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    with Memory(settings=few) as memory:
+        for number in range(10):
+            memory.record(user_id="ada", session_id="ada-1", role="user", content=f"Live {number} says hello.")
+            memory.delete_message(user_id="ada", message_id=ids[3 * number])
+    for worker in workers:
+        worker.join()
+    work(few)
+    assert state(few)[0].index_no == 2
+    assert vectors(few) == {(1, 384): 60, (2, 128): 60}
+    assert chunks(few) == {1: 60, 2: 60}
 
 
 def test_old_messages_are_walked_by_small_steps(settings: Settings, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:

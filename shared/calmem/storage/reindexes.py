@@ -9,14 +9,19 @@ from calmem.model import IndexState, Lane, Reindex, SearchIndex
 from calmem.storage import indexes
 from calmem.storage.pool import Connection
 
-_BEGIN = """
-INSERT INTO index_walks (index_no, messages, switches) VALUES (%s, (SELECT count(*) FROM messages), %s)
-"""
+_COUNT = "SELECT count(*) FROM messages"
+_BEGIN = "INSERT INTO index_walks (index_no, messages, switches) VALUES (%s, %s, %s)"
 
 
-def begin(conn: Connection, index_no: int, *, switches: bool) -> None:
+def count_messages(conn: Connection) -> int:
+    """How far a walk has to go; reads the whole index, which takes a while."""
+    row = conn.execute(_COUNT).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def begin(conn: Connection, index_no: int, *, messages: int, switches: bool) -> None:
     """The walk over everything that is there. The caller holds `indexes.lock_alone`, so nothing falls between."""
-    conn.execute(_BEGIN, (index_no, switches))
+    conn.execute(_BEGIN, (index_no, messages, switches))
 
 
 # Until the walk's end some messages have no task yet. After it an index is complete when nothing is left to embed that
@@ -38,14 +43,15 @@ def progress(conn: Connection, index: SearchIndex) -> Reindex:
     row = conn.execute(_PROGRESS, {"index_no": index.index_no, "lane": Lane.REINDEX}).fetchone()
     if row is None:
         row = (0, 0, True, False, 0, None, 0.0, 0, 0, True)
-    messages, walked, ended, switches, before, problem, seconds, waiting, failed, settled = row
+    counted, walked, ended, switches, before, problem, seconds, waiting, failed, settled = row
+    messages = max(counted, walked)
     retired = index.state is IndexState.RETIRED
     done = walked if retired else max(0, walked - waiting)
     complete = ended and (retired or settled)
     rate = (done - before) / seconds if index.state is IndexState.BUILDING and not complete and seconds > 0 else 0.0
     return Reindex(
         index=index,
-        messages=max(messages, walked),
+        messages=messages,
         done=done,
         failed=failed,
         complete=complete,

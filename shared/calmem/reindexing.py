@@ -207,11 +207,13 @@ def _switch(conn: Connection, active: SearchIndex, beside: SearchIndex) -> None:
 def _rollback(conn: Connection, active: SearchIndex, beside: SearchIndex) -> None:
     if beside.state is not IndexState.KEPT:
         raise Conflict("recall has not gone over to a new index; there is nothing to roll back")
-    reindexes.hold(conn, active.index_no)
     indexes.set_states(conn, {active.index_no: IndexState.BUILDING, beside.index_no: IndexState.ACTIVE})
 
 
 def change_places(conn: Connection, active: SearchIndex, new: SearchIndex) -> None:
-    """Recall goes over to `new`, which is complete; the active one is kept. The caller holds `indexes.lock_states`."""
+    """Recall goes over to `new`, which is complete; the active one is kept. The caller holds `indexes.lock_states`.
+
+    After a rollback `new` does not go over by itself again.
+    """
     reindexes.hold(conn, new.index_no)
     indexes.set_states(conn, {active.index_no: IndexState.KEPT, new.index_no: IndexState.ACTIVE})

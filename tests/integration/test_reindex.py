@@ -112,11 +112,13 @@ def test_texts_that_stay_the_same_under_the_same_model_are_not_embedded_again(se
     assert best(settings, notes(20)[7], "dense") == [notes(20)[7]]
 
 
-def test_another_model_embeds_everything_anew(settings: Settings, tiny: str) -> None:
+@pytest.mark.parametrize("dimension", [384, 128], ids=["same dimension", "another dimension"])
+def test_another_model_embeds_everything_anew(settings: Settings, tmp_path: Path, dimension: int) -> None:
     record(settings, *notes(5))
     work(settings)
-    found = steer(settings, lambda r: r.start(model_path=tiny))
-    assert (found.index.model, found.index.model_path, found.index.dimension) == ("tiny", tiny, 128)
+    other = str(write_tiny_model(tmp_path / "other", dimension, seed=7))
+    found = steer(settings, lambda r: r.start(model_path=other))
+    assert (found.index.model, found.index.model_path, found.index.dimension) == ("other", other, dimension)
     embedded: list[str] = []
     work(settings, lambda _index, texts: embedded.extend(texts))
     assert sorted(embedded) == sorted(notes(5))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from calmem.model import Recall
+from calmem.model import IndexState, Recall, Reindex
 
 RECORDED = Counter("calmem_messages_recorded_total", "Messages stored by this process", ["lane"])
 WAKEUPS_LOST = Counter("calmem_wakeups_lost_total", "Wake-ups that Redis did not take; the sweeper makes up for them")
@@ -22,6 +22,19 @@ PENDING = Gauge("calmem_pending_messages", "Messages waiting for their vectors",
 OLDEST_PENDING = Gauge("calmem_oldest_pending_seconds", "Age of the oldest message that waits for its vectors")
 FAILED = Gauge("calmem_failed_messages", "Messages set aside after their last attempt")
 CHUNKS = Gauge("calmem_chunks", "Chunks in the index (the planner's estimate)")
+REINDEX_MESSAGES = Gauge(
+    "calmem_reindex_messages", "Messages that the index being built has to take in; 0: none is built"
+)
+REINDEX_DONE = Gauge("calmem_reindex_done_messages", "Of these, those that it has taken in or set aside")
+REINDEX_FAILED = Gauge("calmem_reindex_failed_messages", "Messages set aside in the index beside the active one")
+REINDEX_SECONDS_LEFT = Gauge(
+    "calmem_reindex_seconds_left", "Time until it is complete at the present rate; NaN: unknown"
+)
+REINDEX_STATE = Gauge("calmem_reindex_state", "1 for the state of the index beside the active one", ["state"])
+REINDEX_SWITCHES = Counter("calmem_reindex_switches_total", "Times that this worker let recall go over to a new index")
+VECTORS_REUSED = Counter(
+    "calmem_vectors_reused_total", "Chunks whose vector this process took over from another index of the same model"
+)
 CACHE_SEARCHES = Counter(
     "calmem_cache_searches_total",
     "Searches by meaning: answered from the vector cache (hit), or from Postgres because of (miss) or past (scope) it",
@@ -56,3 +69,15 @@ def count_recall(found: Recall) -> None:
         RECALL_DEGRADED.inc()
     for stage, milliseconds in found.timings_ms.items():
         RECALL_SECONDS.labels(stage).observe(milliseconds / 1_000)
+
+
+def show_reindex(found: Reindex | None) -> None:
+    """The index beside the active one, None when there is none."""
+    building = found is not None and found.index.state in (IndexState.BUILDING, IndexState.PAUSED)
+    REINDEX_MESSAGES.set(found.messages if found is not None and building else 0)
+    REINDEX_DONE.set(found.done if found is not None and building else 0)
+    REINDEX_FAILED.set(0 if found is None else found.failed)
+    left = None if found is None else found.seconds_left
+    REINDEX_SECONDS_LEFT.set(float("nan") if left is None else left)
+    for state in (IndexState.BUILDING, IndexState.PAUSED, IndexState.KEPT):
+        REINDEX_STATE.labels(state.value).set(found is not None and found.index.state is state)

@@ -28,10 +28,21 @@ class Tier(StrEnum):
 
 
 class Lane(StrEnum):
-    """Which queue a message is indexed through; live goes before backfill."""
+    """Which queue a message is indexed through: live goes before backfill, and that before a reindex."""
 
     LIVE = "live"
     BACKFILL = "backfill"
+    REINDEX = "reindex"
+
+
+class IndexState(StrEnum):
+    """What an index is for; migration 0011 draws the ways between the states."""
+
+    BUILDING = "building"
+    PAUSED = "paused"
+    ACTIVE = "active"
+    KEPT = "kept"
+    RETIRED = "retired"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,6 +280,28 @@ class SearchIndex:
     probe: NDArray[np.float32] | None  # (dimension,), the vector of a fixed sentence; None like dimension
     chunk_chars: int
     overlap_chars: int
+    model_path: str = ""  # the directory the model was given by; "": found by its name
+    min_cosine: float | None = None  # of a hit found by meaning alone; None: the setting
+    state: IndexState = IndexState.ACTIVE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reindex:
+    """How far the building, or the removal, of an index has come.
+
+    `done` of `messages` have been looked at and, where they have text, indexed or set aside (`failed`); what was
+    recorded since the start is not counted. `per_second` and `seconds_left` are None as long as nothing can be said.
+    """
+
+    index: SearchIndex
+    messages: int
+    done: int
+    failed: int
+    complete: bool  # recall would find by it whatever it finds by the active one
+    switches: bool  # and goes over to it by itself
+    per_second: float | None
+    seconds_left: float | None
+    problem: str | None  # what keeps a worker from going on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,14 +334,19 @@ class NewChunk:
 
 @dataclass(frozen=True, kw_only=True)
 class Unindexed:
-    """A claimed message's text, and the (chunk_no, span) that `record` wrote for it, by position."""
+    """A claimed message's text, and the (chunk_no, span) that `record` wrote for it, by position.
+
+    `known`: vectors that another index of the same model has of the message's text, by span.
+    """
 
     content: str
     chunks: Sequence[tuple[int, Span]]
+    known: Mapping[Span, NDArray[np.float32]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailedMessage:
+    index_no: int
     message_id: str
     user_id: str
     session_id: str
@@ -319,7 +357,11 @@ class FailedMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueState:
-    """What is waiting. `oldest_seconds` is the age of the oldest pending message, 0.0 if none."""
+    """What is waiting. `oldest_seconds` is the age of the oldest pending message, 0.0 if none.
+
+    Both count what recall waits for; what waits in an index beside the active one is `pending_by_lane` of the lane
+    reindex.
+    """
 
     pending: int
     pending_by_lane: Mapping[Lane, int]

@@ -41,6 +41,7 @@ class Recaller:
 
     def __init__(self, database: Database, settings: Settings, models: Models) -> None:
         self._settings = settings
+        self._models = models
         self._searcher = Searcher(database, settings, models)
 
     def close(self) -> None:
@@ -98,7 +99,7 @@ class Recaller:
 
         def open_memory(conn: Connection) -> tuple[User | None, Memory | None, list[Fact]]:
             search.bound_reads(conn, int(clock.left() * 1_000))
-            index = indexes.active_index(conn)
+            index = self._index(conn)
             user = users.get_user(conn, asked.user_id)
             session_no = users.own_session(conn, -1 if user is None else user.user_no, session_id)
             if user is None or not user.memory_on:
@@ -173,7 +174,7 @@ class Recaller:
 
         def open_memory(conn: Connection) -> Memory | None:
             search.bound_reads(conn, int(clock.left() * 1_000))
-            index = indexes.active_index(conn)
+            index = self._index(conn)
             user = users.get_user(conn, asked.user_id)
             if user is None or not user.memory_on:
                 return None
@@ -193,6 +194,13 @@ class Recaller:
 
         memory = self._searcher.read(clock, open_memory)
         return [] if memory is None else self._find(asked, memory, clock, begun)[:k]
+
+    def _index(self, conn: Connection) -> SearchIndex:
+        """The active one; the model of one beside it is being loaded, for the moment when recall goes over to it."""
+        active, *beside = indexes.in_use(conn)
+        for index in beside:
+            self._models.prepare(index)
+        return active
 
     def _find(self, asked: _Asked, memory: Memory, clock: Clock, begun: Begun | None) -> list[Item]:
         if not asked.query.strip():

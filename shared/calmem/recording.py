@@ -111,8 +111,6 @@ def _store(conn: Connection, batch: Sequence[NewMessage], lane: Lane) -> tuple[l
         return [_not_stored(m) for m in batch], 0
     sessions = _lock_sessions(conn, wanted, owners)
     known = messages.existing(conn, [m.message_id for m in wanted])
-    index = indexes.active_index(conn)
-
     last_seq = dict(sessions.values())
     placed: list[messages.Placed] = []
     results: list[Recorded] = []
@@ -129,15 +127,7 @@ def _store(conn: Connection, batch: Sequence[NewMessage], lane: Lane) -> tuple[l
         place = sessions[message.session_id][0]
         last_seq[place] += 1
         seq = last_seq[place]
-        placed.append(
-            messages.Placed(
-                user_no=user.user_no,
-                session_no=place[1],
-                seq=seq,
-                message=message,
-                chunks=_chunks(message, user, index),
-            )
-        )
+        placed.append(messages.Placed(user_no=user.user_no, session_no=place[1], seq=seq, message=message))
         known[message.message_id] = messages.Stored(
             user_no=user.user_no,
             session_id=message.session_id,
@@ -154,7 +144,21 @@ def _store(conn: Connection, batch: Sequence[NewMessage], lane: Lane) -> tuple[l
     if len(nos) < len(placed):
         raise _TakenMeanwhile
     messages.advance_sessions(conn, last_seq)
-    return results, messages.insert_pending(conn, placed, nos, index_no=index.index_no, lane=lane)
+    tasks = 0
+    for index in indexes.lock_in_use(conn):
+        pending = [
+            messages.Pending(
+                user_no=p.user_no,
+                session_no=p.session_no,
+                message_no=nos[p.message.message_id],
+                seq=p.seq,
+                created_at=p.message.created_at,
+                chunks=first_chunks(p.message.content, owners[p.message.user_id].key, index),
+            )
+            for p in placed
+        ]
+        tasks += messages.insert_pending(conn, pending, index_no=index.index_no, lane=lane)
+    return results, tasks
 
 
 def _lock_sessions(
@@ -180,17 +184,11 @@ def _refuse_other_content(message: NewMessage, user_no: int, twin: messages.Stor
         raise Conflict("message_id: this id was recorded with another content, session or user; choose a new id")
 
 
-def _chunks(message: NewMessage, user: User, index: SearchIndex) -> list[NewChunk]:
+def first_chunks(content: str, user_key: bytes, index: SearchIndex) -> list[NewChunk]:
     """What the word search reads until a worker settles the chunks by the model's window."""
-    spans = chunk(
-        message.content,
-        text.own_text(message.content),
-        chunk_chars=index.chunk_chars,
-        overlap_chars=index.overlap_chars,
-    )
+    spans = chunk(content, text.own_text(content), chunk_chars=index.chunk_chars, overlap_chars=index.overlap_chars)
     return [
-        NewChunk(span=span, tokens=key_tokens(user.key, index_words(message.content[span.start : span.end])))
-        for span in spans
+        NewChunk(span=span, tokens=key_tokens(user_key, index_words(content[span.start : span.end]))) for span in spans
     ]
 
 

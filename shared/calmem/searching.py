@@ -146,6 +146,8 @@ class Searcher:
         if "dense" in arms and memory.index.dimension is None:
             dense_hits = DenseHits()  # no vector has been written yet
         script = words.script(query)
+        own = memory.index.min_cosine
+        min_cosine = self._settings.min_cosine if own is None else own
         # One arm alone cannot tell; its own threshold has to do.
         if (
             dense_hits is not None
@@ -154,14 +156,14 @@ class Searcher:
                 dense_hits,
                 word_hits,
                 script=script,
-                min_cosine=self._settings.min_cosine,
+                min_cosine=min_cosine,
             )
         ):
             return []
         meant, said = dense_hits or DenseHits(), word_hits or WordHits()
         weights = ranking.weights(script, understood=meant.understood)
         told = {hit.chunk_no for hit in said.hits}
-        near = [h.chunk_no for h in meant.hits if h.cosine >= self._settings.min_cosine and h.chunk_no not in told]
+        near = [h.chunk_no for h in meant.hits if h.cosine >= min_cosine and h.chunk_no not in told]
 
         def load(conn: Connection) -> list[Item]:
             search.bound_reads(conn, int(max(clock.left(), LOAD_SECONDS) * 1_000))
@@ -180,7 +182,7 @@ class Searcher:
                 places,
                 added={} if window is None else ranking.timely(sent, window),
                 weights=weights,
-                min_cosine=self._settings.min_cosine,
+                min_cosine=min_cosine,
                 limit=LOADED,
             )
             loaded = search.load_items(

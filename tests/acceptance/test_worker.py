@@ -21,6 +21,7 @@ from calmem.settings import Settings
 from calmem_services.local.postgres import EmbeddedPostgres
 from calmem_services.local.redis import EmbeddedRedis
 from tests.support.processes import Process, eventually, running
+from tests.support.reindexing import steer
 
 READY = "worker_ready"
 DERIVED = ("index_tasks", "chunks", "vectors")
@@ -128,11 +129,12 @@ def test_redis_flushed(memory: Memory, settings: Settings, tmp_path: Path) -> No
 def test_the_sweeper_wakes_workers_for_what_was_forgotten(memory: Memory, settings: Settings, tmp_path: Path) -> None:
     record(memory, 3)
     record(memory, 3, lane=Lane.BACKFILL)
+    steer(settings, lambda r: r.start(chunk_chars=500, overlap_chars=100))
     with redis.Redis.from_url(settings.redis_url) as client:
         client.flushall()
         with running(["sweeper"], settings, tmp_path / "sweeper.log"):
             queues = [f"rq:queue:calmem-{lane}" for lane in Lane]
-            eventually(lambda: [client.llen(queue) for queue in queues] == [1, 1], "a wake-up in each lane")
+            eventually(lambda: [client.llen(queue) for queue in queues] == [1, 1, 1], "a wake-up in each lane")
 
 
 def test_a_worker_killed_in_the_middle_of_a_batch(memory: Memory, settings: Settings, tmp_path: Path) -> None:

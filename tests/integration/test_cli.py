@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,47 +15,19 @@ from prometheus_client import generate_latest
 
 from calmem import metrics
 from calmem.memory import Memory
-from calmem.settings import PREFIX, Settings
+from calmem.settings import Settings
 from calmem_services.cli.importing import LINE_BYTES
-from calmem_services.cli.main import cli, main
+from calmem_services.cli.main import cli
 from calmem_services.cli.service_metrics import read_figures
 from calmem_services.local.stack import free_ports
+from tests.support.cli import Run, runner
 from tests.support.rows import rows
-
-
-class Answer:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Answer]
 
 
 @pytest.fixture
 def calmem(settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs `calmem …` on the test's servers, in this process, as the console script does."""
-    for field in fields(Settings):
-        monkeypatch.setenv(PREFIX + field.name.upper(), str(getattr(settings, field.name)))
-    monkeypatch.setenv("CALMEM_RETRIEVAL_PORT", str(free_ports(1)[0]))
-
-    def run(*arguments: str, **environment: str) -> Answer:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sys, "argv", ["calmem", *arguments])
-        capsys.readouterr()
-        code: int | str | None = 0
-        try:
-            main()
-        except SystemExit as exc:
-            code = exc.code
-        printed = capsys.readouterr()
-        return Answer(int(code or 0), printed.out, printed.err)
-
-    return run
+    return runner(settings, monkeypatch, capsys)
 
 
 def line(**fields: Any) -> str:

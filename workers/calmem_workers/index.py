@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 from uuid import UUID, uuid4
 
@@ -15,15 +16,16 @@ import structlog
 from calmem import metrics
 from calmem.chunking import chunk
 from calmem.embedding import Embedder, embedding_text, probe
-from calmem.errors import CalmemError, TransientError
-from calmem.model import Claim, Lane, NewChunk, SearchIndex, Unindexed
-from calmem.models import Models
+from calmem.errors import CalmemError, ModelUnavailable, TransientError
+from calmem.model import Claim, IndexState, Lane, NewChunk, SearchIndex, Unindexed
+from calmem.models import Models, same_model
 from calmem.queueing import WakeUps
 from calmem.settings import Settings
-from calmem.storage import indexes, tasks
+from calmem.storage import indexes, reindexes, tasks
 from calmem.storage.pool import Connection, Database
 from calmem.text import own_text
 from calmem.words import index_words, key_tokens
+from calmem_workers import reindex
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +58,7 @@ class Drainer:
         self._turn = threading.Lock()
         self._next_user = 0
         self._suspects_next = True
+        self._problems: dict[int, str | None] = {}  # by index_no; noted in the database when they change
         self.stop = threading.Event()
 
     def serve_jobs(self) -> None:
@@ -87,21 +90,33 @@ class Drainer:
             while not self.stop.is_set():
                 claimed, done = self._batch()
                 written += done
-                if not claimed:
+                if not claimed and not self._persist(reindex.step):
                     break
             return written
 
     def _batch(self) -> tuple[int, int]:
-        """(messages claimed, messages written) of one batch."""
-        token = uuid4()
-        index = self._persist(indexes.active_index)
-        # Before the claim: a worker without the index's model must not use up attempts.
-        embedder = self._embedder(index)
-        lane, claims = self._persist(lambda conn: self._claim(conn, index, token))
-        if not claims:
-            return 0, 0
-        if len(claims) >= self._settings.claim_messages:
-            self._wake_ups.push(lane)  # there is more: let other workers join
+        """(messages claimed, messages written) of one batch: of the active index if anything waits there."""
+        in_use = self._persist(indexes.in_use)
+        for index in in_use:
+            if index.state is IndexState.PAUSED:
+                continue
+            # Before the claim: a worker without the index's model must not use up attempts.
+            embedder = self._embedder(index) if index is in_use[0] else self._embedder_beside(index)
+            if embedder is None:
+                continue
+            token = uuid4()
+            lane, claims = self._persist(partial(self._claim, index=index, token=token))
+            if claims:
+                like = next((other for other in in_use if other is not index and same_model(index, other)), None)
+                return len(claims), self._index_batch(
+                    _Batch(index=index, embedder=embedder, like=like), lane, claims, token
+                )
+        return 0, 0
+
+    def _index_batch(self, batch: _Batch, lane: Lane, claims: Sequence[Claim], token: UUID) -> int:
+        if len(claims) >= self._most(batch.index):
+            # There is more: let other workers join.
+            self._wake_ups.push(lane if batch.index.state is IndexState.ACTIVE else Lane.REINDEX)
         lease = _Lease(self, token)
         written = 0
         for group in _groups(claims):
@@ -109,16 +124,27 @@ class Drainer:
                 given_back = self._persist(lambda conn: tasks.give_back(conn, token=token))
                 log.info("messages_given_back", count=given_back)
                 break
-            written += self._index_group(group, index, embedder, lease)
+            written += self._index_group(group, batch, lease)
         metrics.INDEXED.inc(written)
-        log.info("messages_indexed", count=written, claimed=len(claims), lane=lane.value)
-        return len(claims), written
+        log.info(
+            "messages_indexed",
+            count=written,
+            claimed=len(claims),
+            lane=lane.value,
+            index_no=batch.index.index_no,
+        )
+        return written
 
-    def _claim(self, conn: Connection, index: SearchIndex, token: UUID) -> tuple[Lane, list[Claim]]:
-        """Live before backfill; every other time first one message that was attempted before."""
+    def _most(self, index: SearchIndex) -> int:
+        """Messages of one claim; a small one where live messages would have to wait for it."""
+        most = self._settings.claim_messages
+        return most if index.state is IndexState.ACTIVE else max(1, most // 4)
+
+    def _claim(self, conn: Connection, *, index: SearchIndex, token: UUID) -> tuple[Lane, list[Claim]]:
+        """Live before backfill before reindex; every other time first one message that was attempted before."""
         self._suspects_next = not self._suspects_next
         order = ("suspect", "fresh") if self._suspects_next else ("fresh", "suspect")
-        for lane in (Lane.LIVE, Lane.BACKFILL):
+        for lane in Lane:
             for kind in order:
                 claims = self._claim_one(conn, kind, lane, index, token)
                 if claims:
@@ -143,7 +169,7 @@ class Drainer:
                 conn,
                 lane=lane,
                 index_no=index.index_no,
-                limit=settings.claim_messages,
+                limit=self._most(index),
                 lease_seconds=settings.lease_seconds,
                 token=token,
                 from_user=from_user,
@@ -153,27 +179,29 @@ class Drainer:
         self._next_user = 1 + max((claim.user_no for claim in claims), default=-1)
         return claims
 
-    def _index_group(self, group: Sequence[Claim], index: SearchIndex, embedder: Embedder, lease: _Lease) -> int:
+    def _index_group(self, group: Sequence[Claim], batch: _Batch, lease: _Lease) -> int:
         """Messages written. One that cannot be indexed fails alone; its neighbours are done one by one."""
         try:
-            return self._index_together(group, index, embedder, lease)
+            return self._index_together(group, batch, lease)
         except TransientError:
             raise
         # Tokenizer, runtime and database each refuse a bad message in their own way; it must not take others along.
         except Exception as exc:
             if len(group) > 1:
-                return sum(self._index_group([claim], index, embedder, lease) for claim in group)
+                return sum(self._index_group([claim], batch, lease) for claim in group)
             self._fail(group[0], exc, lease.token)
             return 0
 
-    def _index_together(self, group: Sequence[Claim], index: SearchIndex, embedder: Embedder, lease: _Lease) -> int:
-        loaded = self._persist(lambda conn: tasks.load_unindexed(conn, group, index_no=index.index_no))
+    def _index_together(self, group: Sequence[Claim], batch: _Batch, lease: _Lease) -> int:
+        index_no = batch.index.index_no
+        loaded = self._persist(lambda conn: tasks.load_unindexed(conn, group, index_no=index_no, like=batch.like))
         alive = [(claim, loaded[claim.message_no]) for claim in group if claim.message_no in loaded]
-        cut = [(claim, message.content, _cut(claim, message, index, embedder, lease)) for claim, message in alive]
-        results = _embed(cut, embedder, lease)
-        return self._persist(
-            lambda conn: tasks.finish(conn, token=lease.token, index_no=index.index_no, results=results)
-        )
+        cut = [
+            (claim, message.content, _cut(claim, message, batch.index, batch.embedder, lease))
+            for claim, message in alive
+        ]
+        results = _embed(cut, batch.embedder, lease)
+        return self._persist(lambda conn: tasks.finish(conn, token=lease.token, index_no=index_no, results=results))
 
     def _fail(self, claim: Claim, exc: Exception, token: UUID) -> None:
         error = f"{type(exc).__name__}: {exc}"[:_ERROR_CHARS]
@@ -193,6 +221,18 @@ class Drainer:
         if index.probe is None:
             vector = probe(embedder)
             self._persist(lambda conn: indexes.settle_probe(conn, index.index_no, vector))
+        return embedder
+
+    def _embedder_beside(self, index: SearchIndex) -> Embedder | None:
+        """None, and a note for `calmem reindex status`, when this worker has not its model: the active index goes on."""
+        embedder, problem = None, None
+        try:
+            embedder = self._embedder(index)
+        except ModelUnavailable as exc:
+            problem = f"a worker cannot load the model: {exc}"
+        if self._problems.get(index.index_no, "") != problem:
+            self._persist(lambda conn: reindexes.note_problem(conn, index.index_no, problem))
+            self._problems[index.index_no] = problem
         return embedder
 
     def renew(self, token: UUID) -> None:
@@ -218,6 +258,15 @@ class Drainer:
                 log.warning("database_away", retry_seconds=pause, error=str(exc))
                 self.stop.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Batch:
+    """What one batch is indexed for. `like`: an index of the same model, whose vectors are taken where texts are the same."""
+
+    index: SearchIndex
+    embedder: Embedder
+    like: SearchIndex | None
 
 
 class _Lease:
@@ -263,10 +312,15 @@ def _cut(claim: Claim, message: Unindexed, index: SearchIndex, embedder: Embedde
         pieces=pieces,
         max_pieces=embedder.max_pieces,
     )
+    known = message.known
     if spans == [span for _, span in message.chunks]:
-        return [NewChunk(span=span, chunk_no=chunk_no) for chunk_no, span in message.chunks]
+        return [NewChunk(span=span, chunk_no=chunk_no, vector=known.get(span)) for chunk_no, span in message.chunks]
     return [
-        NewChunk(span=span, tokens=key_tokens(claim.user_key, index_words(content[span.start : span.end])))
+        NewChunk(
+            span=span,
+            tokens=key_tokens(claim.user_key, index_words(content[span.start : span.end])),
+            vector=known.get(span),
+        )
         for span in spans
     ]
 
@@ -274,13 +328,15 @@ def _cut(claim: Claim, message: Unindexed, index: SearchIndex, embedder: Embedde
 def _embed(
     cut: Sequence[tuple[Claim, str, Sequence[NewChunk]]], embedder: Embedder, lease: _Lease
 ) -> list[tuple[Claim, list[NewChunk]]]:
-    """Every chunk of these messages with its vector; short ones beside short ones."""
+    """Every chunk of these messages with its vector; short ones beside short ones. What has one keeps it."""
     chunks = {claim.message_no: list(pieces) for claim, _, pieces in cut}
     waiting = [
         (claim.message_no, place, embedding_text(claim.name, content[piece.span.start : piece.span.end]))
         for claim, content, pieces in cut
         for place, piece in enumerate(pieces)
+        if piece.vector is None
     ]
+    metrics.VECTORS_REUSED.inc(sum(map(len, chunks.values())) - len(waiting))
     waiting.sort(key=lambda w: len(w[2]))
     for part in _slices(waiting):
         vectors = embedder.embed([text for _, _, text in part])

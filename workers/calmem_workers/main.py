@@ -65,7 +65,7 @@ def _take_jobs(settings: Settings, drainer: Drainer) -> None:
     while not drainer.stop.is_set():
         try:
             connection = queueing.connect(settings.redis_url, timeout_seconds=None)
-            queues = [Queue(queueing.queue_name(lane), connection=connection) for lane in (Lane.LIVE, Lane.BACKFILL)]
+            queues = [Queue(queueing.queue_name(lane), connection=connection) for lane in Lane]  # in this order
             worker = _Worker(queues, name=f"calmem-{uuid.uuid4().hex}", connection=connection)
             worker.drainer = drainer
             worker.max_connection_wait_time = 2

@@ -9,10 +9,10 @@ from types import FrameType
 import structlog
 
 from calmem.errors import TransientError
-from calmem.model import QueueState
+from calmem.model import Lane, QueueState
 from calmem.queueing import WakeUps
 from calmem.settings import Settings
-from calmem.storage import tasks
+from calmem.storage import reindexes, tasks
 from calmem.storage.pool import Database
 
 log = structlog.get_logger(__name__)
@@ -44,8 +44,9 @@ def sweep(database: Database, wake_ups: WakeUps, settings: Settings) -> QueueSta
     with database.connection() as conn:
         dead = tasks.set_aside_dead(conn, max_attempts=settings.max_attempts)
         state = tasks.queue_state(conn)
-    for lane, pending in state.pending_by_lane.items():
-        if pending:
+        beside = reindexes.work_left(conn)
+    for lane, wanted in {**state.pending_by_lane, Lane.REINDEX: beside}.items():
+        if wanted:
             wake_ups.push(lane)
     if dead:
         log.warning("messages_set_aside", count=dead)

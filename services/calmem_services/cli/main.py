@@ -7,7 +7,7 @@ import sys
 import click
 
 from calmem.errors import CalmemError, InvalidInput
-from calmem_services.cli import data, doctor, evaluate, keys, models, operate, processes
+from calmem_services.cli import data, doctor, evaluate, keys, models, operate, processes, reindexing
 
 
 class _AsWritten(click.Group):
@@ -34,6 +34,7 @@ for command in (
     *keys.COMMANDS,
     evaluate.evaluate,
     models.model,
+    reindexing.reindex,
 ):
     cli.add_command(command)
 

@@ -46,7 +46,11 @@ def migrate(as_json: bool) -> None:
     with output.database() as database, database.connection() as conn:
         kept = indexes.active_index(conn).model
     if kept != chosen.model:
-        click.echo(f"this database keeps the model it was made with, {kept}; CALMEM_MODEL is for a new one", err=True)
+        click.echo(
+            f"this database keeps the model it has, {kept}; CALMEM_MODEL is for a new one, "
+            f"`calmem reindex --model {chosen.model}` changes it",
+            err=True,
+        )
 
 
 @click.command()
@@ -67,6 +71,7 @@ def stats(as_json: bool) -> None:
         "pending": state.pending,
         "pending_live": state.pending_by_lane[Lane.LIVE],
         "pending_backfill": state.pending_by_lane[Lane.BACKFILL],
+        "pending_reindex": state.pending_by_lane[Lane.REINDEX],
         "leased": state.leased,
         "failed": state.failed,
         "oldest_pending_seconds": round(state.oldest_seconds, 1),
@@ -109,10 +114,18 @@ def failed(context: click.Context, limit: int, as_json: bool) -> None:
         click.echo("no failed messages")
     else:
         table = [
-            (r.message_id, r.user_id, r.session_id, r.attempts, r.failed_at.isoformat("T", "seconds"), r.error)
+            (
+                r.message_id,
+                r.user_id,
+                r.session_id,
+                r.index_no,
+                r.attempts,
+                r.failed_at.isoformat("T", "seconds"),
+                r.error,
+            )
             for r in rows
         ]
-        output.print_table(table, ["message", "user", "session", "attempts", "failed at", "error"])
+        output.print_table(table, ["message", "user", "session", "index", "attempts", "failed at", "error"])
 
 
 @failed.command()

@@ -13,7 +13,7 @@ from calmem import metrics
 from calmem.errors import CalmemError
 from calmem.model import Lane
 from calmem.settings import Settings
-from calmem.storage import stats, tasks
+from calmem.storage import indexes, reindexes, stats, tasks
 from calmem.storage.pool import Database
 
 # Longest wait for the database of one look at it.
@@ -92,6 +92,8 @@ def router(
             with database.connection(_WAIT_SECONDS) as conn:
                 state = tasks.queue_state(conn)
                 metrics.CHUNKS.set(stats.estimated_chunks(conn))
+                beside = indexes.in_use(conn)[1:]
+                metrics.show_reindex(reindexes.progress(conn, beside[0]) if beside else None)
             for lane in Lane:
                 metrics.PENDING.labels(lane.value).set(state.pending_by_lane[lane])
             metrics.OLDEST_PENDING.set(state.oldest_seconds)

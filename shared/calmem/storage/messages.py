@@ -57,6 +57,17 @@ class Placed:
     session_no: int
     seq: int
     message: NewMessage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pending:
+    """A stored message as one index is to have it, before its vectors exist."""
+
+    user_no: int
+    session_no: int
+    message_no: int
+    seq: int
+    created_at: datetime
     chunks: Sequence[NewChunk]
 
 
@@ -102,21 +113,18 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s::bigint[])
 """
 
 
-def insert_pending(
-    conn: Connection, placed: Sequence[Placed], message_nos: Mapping[str, int], *, index_no: int, lane: Lane
-) -> int:
-    """The chunks that words find at once, and the task that says "still to be embedded".
+def insert_pending(conn: Connection, found: Sequence[Pending], *, index_no: int, lane: Lane) -> int:
+    """The chunks that words find at once, and the task that says "still to be embedded", in one index.
 
     A message without chunks (no text of its own) gets neither. Returns the number of tasks.
     """
-    pending = [p for p in placed if p.chunks]
+    pending = [p for p in found if p.chunks]
     if not pending:
         return 0
-    nos = [message_nos[p.message.message_id] for p in pending]
-    conn.execute(_TASKS, (index_no, lane, [p.user_no for p in pending], nos))
+    conn.execute(_TASKS, (index_no, lane, [p.user_no for p in pending], [p.message_no for p in pending]))
     rows = [
-        (p.user_no, index_no, p.session_no, no, p.seq, p.message.created_at, c.span.start, c.span.end, list(c.tokens))
-        for p, no in zip(pending, nos, strict=True)
+        (p.user_no, index_no, p.session_no, p.message_no, p.seq, p.created_at, c.span.start, c.span.end, list(c.tokens))
+        for p in pending
         for c in p.chunks
     ]
     with conn.cursor() as cursor:
@@ -126,7 +134,8 @@ def insert_pending(
 
 _LIST = """
 SELECT m.message_id, m.seq, m.role, m.name, m.content, m.created_at, m.metadata,
-       NOT EXISTS (SELECT 1 FROM index_tasks t WHERE t.user_no = m.user_no AND t.message_no = m.message_no)
+       NOT EXISTS (SELECT 1 FROM index_tasks t WHERE t.user_no = m.user_no AND t.message_no = m.message_no
+                   AND t.index_no = (SELECT index_no FROM search_indexes WHERE state = 'active'))
 FROM messages m
 WHERE m.user_no = %(user_no)s AND m.session_no = %(session_no)s AND m.seq > %(after)s
 ORDER BY m.seq LIMIT %(limit)s

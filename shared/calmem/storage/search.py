@@ -119,7 +119,8 @@ def _compare(rows: Sequence[tuple[Any, ...]], query: NDArray[np.float32], limit:
 
 
 # BM25 (Robertson and Zaragoza 2009, k1 = 1.2, b = 0.75, idf as in Lucene, never negative) over the rows that match.
-# The inner join sees only the hash, so that GIN is the one way in; the user is checked outside of it.
+# The inner join sees only the hash, so that GIN is the one way in; the user is checked outside of it. The index is
+# checked inside, since two indexes of one user hold the same hashes, and "+ 0" keeps it from being a way in.
 # A word in `common` chunks or more costs most and says least: where the query has a rarer one, it is counted only in
 # the chunks that have a rarer one, and its df is estimated from its share of those.
 # What share of the query a chunk covers goes by idf too, among `others` more chunks that have none of its words: in a
@@ -145,8 +146,8 @@ WITH size AS MATERIALIZED (
 ), counted AS MATERIALIZED (
     SELECT q.i, q.token, (
         SELECT count(*)::float8 FROM (
-            SELECT user_no, index_no FROM chunks WHERE tokens @> ARRAY[q.token] {where} LIMIT %(common)s
-        ) AS c WHERE c.user_no = %(user_no)s AND c.index_no = %(index_no)s
+            SELECT user_no FROM chunks WHERE tokens @> ARRAY[q.token] AND index_no + 0 = %(index_no)s {where} LIMIT %(common)s
+        ) AS c WHERE c.user_no = %(user_no)s
     ) AS df
     FROM query q
 ), rare AS MATERIALIZED (
@@ -155,9 +156,9 @@ WITH size AS MATERIALIZED (
 ), hit AS MATERIALIZED (
     SELECT rare.i, rare.token, c.chunk_no, c.session_no, c.seq, c.created_at, c.n_tokens, c.tokens
     FROM rare CROSS JOIN LATERAL (
-        SELECT * FROM chunks WHERE tokens @> ARRAY[rare.token] {where} LIMIT %(common)s
+        SELECT * FROM chunks WHERE tokens @> ARRAY[rare.token] AND index_no + 0 = %(index_no)s {where} LIMIT %(common)s
     ) AS c
-    WHERE c.user_no = %(user_no)s AND c.index_no = %(index_no)s
+    WHERE c.user_no = %(user_no)s
 ), candidate AS MATERIALIZED (
     SELECT DISTINCT ON (chunk_no) * FROM hit
 ), found AS MATERIALIZED (

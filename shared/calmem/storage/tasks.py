@@ -16,9 +16,13 @@ from datetime import datetime
 from typing import cast
 from uuid import UUID
 
-from calmem.model import Claim, FailedMessage, Lane, NewChunk, QueueState, Span, Unindexed
+import numpy as np
+from numpy.typing import NDArray
+
+from calmem.model import Claim, FailedMessage, Lane, NewChunk, QueueState, SearchIndex, Span, Unindexed
 from calmem.storage.indexes import vector_literal
 from calmem.storage.pool import Connection
+from calmem.storage.vectors import parse_halves
 
 # A loose scan of the users that wait, from `from_user` on: each gets an equal share of the batch, so that one
 # user's import cannot keep the others waiting.
@@ -147,14 +151,32 @@ ORDER BY message_no, start_char, chunk_no
 """
 
 
-def load_unindexed(conn: Connection, claims: Sequence[Claim], *, index_no: int) -> dict[int, Unindexed]:
-    """By message_no; a message deleted meanwhile is missing."""
+# The vectors of the same text that another index of the same model has.
+_KNOWN = """
+SELECT c.message_no, c.start_char, c.end_char, v.embedding FROM chunks c JOIN vectors v USING (user_no, index_no, chunk_no)
+WHERE (c.user_no, c.message_no) IN (SELECT * FROM unnest(%s::bigint[], %s::bigint[])) AND c.index_no = %s
+"""
+
+
+def load_unindexed(
+    conn: Connection, claims: Sequence[Claim], *, index_no: int, like: SearchIndex | None = None
+) -> dict[int, Unindexed]:
+    """By message_no; a message deleted meanwhile is missing. `like`: an index of the same model, to take vectors from."""
     users, nos = [c.user_no for c in claims], [c.message_no for c in claims]
+    known: dict[int, dict[Span, NDArray[np.float32]]] = {}
+    if like is not None and like.dimension is not None:
+        with conn.cursor(binary=True) as cursor:
+            rows = cursor.execute(_KNOWN, (users, nos, like.index_no)).fetchall()
+        halves = parse_halves([row[3] for row in rows], like.dimension)
+        for (no, start, end, _), half in zip(rows, halves, strict=True):
+            known.setdefault(no, {})[Span(start=start, end=end)] = half.astype(np.float32)
     written: dict[int, list[tuple[int, Span]]] = {}
     for no, chunk_no, start, end in conn.execute(_SPANS, (users, nos, index_no)):
         written.setdefault(no, []).append((chunk_no, Span(start=start, end=end)))
-    rows = cast("list[tuple[int, str]]", conn.execute(_CONTENTS, (users, nos)).fetchall())
-    return {no: Unindexed(content=content, chunks=written.get(no, [])) for no, content in rows}
+    contents = cast("list[tuple[int, str]]", conn.execute(_CONTENTS, (users, nos)).fetchall())
+    return {
+        no: Unindexed(content=content, chunks=written.get(no, []), known=known.get(no, {})) for no, content in contents
+    }
 
 
 # Users first, then messages, then tasks, each in order: whoever deletes goes the same way. Writers of one user's vectors
@@ -278,29 +300,32 @@ def set_aside_dead(conn: Connection, *, max_attempts: int) -> int:
     return conn.execute(_SET_ASIDE, (max_attempts,)).rowcount
 
 
+# Nobody waits for what a reindex still has to do: it is a lane of its own.
 _STATE = """
-SELECT lane, count(*) FILTER (WHERE failed_at IS NULL), count(*) FILTER (WHERE lease_until >= clock_timestamp()),
+SELECT CASE WHEN i.state = 'active' THEN t.lane ELSE 'reindex' END AS lane,
+       count(*) FILTER (WHERE failed_at IS NULL), count(*) FILTER (WHERE lease_until >= clock_timestamp()),
        count(*) FILTER (WHERE failed_at IS NOT NULL),
-       coalesce(extract(epoch FROM clock_timestamp() - min(created_at) FILTER (WHERE failed_at IS NULL)), 0)::float8
-FROM index_tasks GROUP BY lane
+       coalesce(extract(epoch FROM clock_timestamp() - min(t.created_at) FILTER (WHERE failed_at IS NULL)), 0)::float8
+FROM index_tasks t JOIN search_indexes i USING (index_no) GROUP BY 1
 """
 
 
 def queue_state(conn: Connection) -> QueueState:
     """What waits, by lane, and for how long."""
-    rows = conn.execute(_STATE).fetchall()
-    pending = {Lane(lane): count for lane, count, _, _, _ in rows}
+    rows = {Lane(row[0]): row[1:] for row in conn.execute(_STATE)}
+    pending = {lane: int(rows[lane][0]) if lane in rows else 0 for lane in Lane}
+    waited_for = [row for lane, row in rows.items() if lane is not Lane.REINDEX]
     return QueueState(
-        pending=sum(pending.values()),
-        pending_by_lane={lane: pending.get(lane, 0) for lane in Lane},
-        leased=sum(row[2] for row in rows),
-        failed=sum(row[3] for row in rows),
-        oldest_seconds=max((float(row[4]) for row in rows), default=0.0),
+        pending=sum(row[0] for row in waited_for),
+        pending_by_lane=pending,
+        leased=sum(row[1] for row in rows.values()),
+        failed=sum(row[2] for row in rows.values()),
+        oldest_seconds=max((float(row[3]) for row in waited_for), default=0.0),
     )
 
 
 _LIST_FAILED = """
-SELECT m.message_id, u.user_id, s.session_id, t.attempts, t.error, t.failed_at
+SELECT t.index_no, m.message_id, u.user_id, s.session_id, t.attempts, t.error, t.failed_at
 FROM index_tasks t JOIN messages m USING (user_no, message_no) JOIN users u USING (user_no)
 JOIN sessions s ON s.user_no = m.user_no AND s.session_no = m.session_no
 WHERE t.failed_at IS NOT NULL ORDER BY t.failed_at, m.message_no LIMIT %s
@@ -308,9 +333,10 @@ WHERE t.failed_at IS NOT NULL ORDER BY t.failed_at, m.message_no LIMIT %s
 
 
 def list_failed(conn: Connection, *, limit: int) -> list[FailedMessage]:
-    """Messages that were set aside, the oldest failure first."""
+    """Messages that were set aside, the oldest failure first; one that failed in two indexes comes twice."""
     return [
         FailedMessage(
+            index_no=index_no,
             message_id=message_id,
             user_id=user_id,
             session_id=session_id,
@@ -318,7 +344,9 @@ def list_failed(conn: Connection, *, limit: int) -> list[FailedMessage]:
             error=error,
             failed_at=failed_at,
         )
-        for message_id, user_id, session_id, attempts, error, failed_at in conn.execute(_LIST_FAILED, (limit,))
+        for index_no, message_id, user_id, session_id, attempts, error, failed_at in conn.execute(
+            _LIST_FAILED, (limit,)
+        )
     ]
 
 
@@ -332,5 +360,5 @@ RETURNING t.lane
 
 
 def retry_failed(conn: Connection, *, message_id: str | None) -> list[Lane]:
-    """Give one failed message, or all, its attempts back; the lane of each. They are still claimed alone."""
+    """Give one failed message, or all, its attempts back, in every index; the lane of each. They are still claimed alone."""
     return [Lane(lane) for (lane,) in conn.execute(_RETRY, {"message_id": message_id})]

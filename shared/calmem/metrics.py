@@ -12,7 +12,9 @@ from calmem.model import Recall
 from calmem.settings import Settings
 
 HTTP = Counter(
-    "calmem_http_requests_total", "Requests answered, health and metrics left out, by status (none: no answer)", ["status"]
+    "calmem_http_requests_total",
+    "Requests answered, health and metrics left out, by status (none: no answer)",
+    ["status"],
 )
 DATABASE_UP = Gauge("calmem_database_up", "Whether the database answered when this was read (1 or 0)")
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from urllib.parse import quote
 
+from calmem import metrics
 from tests.support.http import Services, assert_problem
 
 
@@ -226,8 +227,27 @@ def test_metrics_count_what_happened(calmem: Services) -> None:
         'calmem_recall_tier_total{tier="full"}',
         "calmem_wakeups_lost_total",
         "calmem_recall_degraded_total",
+        "calmem_leased_messages 0.0",
+        "calmem_database_up 1.0",
     ):
         assert name in text, name
+
+
+def test_requests_are_counted_by_status_and_looks_at_the_service_are_not(calmem: Services) -> None:
+    def counted() -> dict[str, float]:
+        (metric,) = metrics.HTTP.collect()
+        return {one.labels["status"]: one.value for one in metric.samples if one.name.endswith("_total")}
+
+    calmem.record()
+    calmem.retrieval.get("/v1/nowhere")
+    before = counted()
+    for path in ("/healthz", "/readyz", "/metrics"):
+        calmem.ingest.get(path)
+    assert counted() == before
+    calmem.record()
+    calmem.retrieval.get("/v1/nowhere")
+
+    assert counted() == {**before, "201": before["201"] + 1, "404": before["404"] + 1}
 
 
 def test_retrieval_loads_neither_rq_nor_redis() -> None:

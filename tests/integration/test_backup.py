@@ -78,9 +78,13 @@ def test_a_restored_dump_remembers_the_same(
     dump = tmp_path / "calmem.dump"
     subprocess.run([program("pg_dump"), "--format=custom", f"--file={dump}", settings.database_url], check=True)
     with psycopg.connect(elsewhere.url("postgres"), autocommit=True) as conn:
-        conn.execute("CREATE DATABASE calmem")
-    url = elsewhere.url("calmem")
-    subprocess.run([program("pg_restore"), "--exit-on-error", "--no-owner", f"--dbname={url}", dump], check=True)
+        conn.execute("CREATE ROLE owner LOGIN")
+        conn.execute("CREATE DATABASE calmem OWNER owner")
+    with psycopg.connect(elsewhere.url("calmem"), autocommit=True) as conn:
+        conn.execute("CREATE EXTENSION vector")
+    url = elsewhere.url("calmem").replace("postgres@", "owner@")
+    options = ("--exit-on-error", "--no-owner", "--no-comments")
+    subprocess.run([program("pg_restore"), *options, f"--dbname={url}", dump], check=True)
     redis = EmbeddedRedis(tmp_path / "new_redis")
     restored = replace(settings, database_url=url, redis_url=redis.start())
     try:

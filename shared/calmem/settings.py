@@ -58,6 +58,7 @@ class Settings:
     mcp_port: int = _setting(8105, "port of the MCP server over HTTP")
     mcp_user: str = _setting("", "whose memory `calmem mcp` over stdio opens")
     mcp_session: str = _setting("", "session that facts from MCP are written to; empty: one of the user's own")
+    metrics_port: int = _setting(0, "port on which a worker or sweeper serves /metrics, on CALMEM_HOST; 0: none")
     allow_open: bool = _setting(False, "serve on any address without API keys; only behind your own proxy")
     rate_limit_per_minute: int = _setting(0, "requests of one API key per minute, counted in Redis; 0: no limit")
     pool_size: int = _setting(10, "database connections per process")

@@ -67,7 +67,7 @@ def test_without_its_database_a_service_is_alive_and_not_ready(away: Settings) -
             assert answer.json()["checks"]["database"] != "ok"
             assert answer.json()["oldest_pending_seconds"] is None
             assert "sesame" not in answer.text
-            assert one.get("/metrics").status_code == 200
+            assert "calmem_database_up 0.0" in one.get("/metrics").text
 
 
 def test_without_its_database_every_route_says_try_again(away: Settings) -> None:

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from urllib.parse import quote
 
+from calmem import metrics
 from tests.support.http import Services, assert_problem
+from tests.support.processes import eventually
 
 
 def test_a_new_message_is_201_and_the_same_again_200(calmem: Services) -> None:
@@ -226,8 +228,31 @@ def test_metrics_count_what_happened(calmem: Services) -> None:
         'calmem_recall_tier_total{tier="full"}',
         "calmem_wakeups_lost_total",
         "calmem_recall_degraded_total",
+        "calmem_leased_messages 0.0",
+        "calmem_database_up 1.0",
     ):
         assert name in text, name
+
+
+def test_requests_are_counted_by_status_and_looks_at_the_service_are_not(calmem: Services) -> None:
+    def counted() -> dict[str, float]:
+        (metric,) = metrics.HTTP.collect()
+        return {one.labels["status"]: one.value for one in metric.samples if one.name.endswith("_total")}
+
+    def added() -> dict[str, float]:
+        now = counted()
+        return {status: now[status] - before.get(status, 0) for status in now if now[status] != before.get(status, 0)}
+
+    before = counted()
+    for path in ("/healthz", "/readyz", "/metrics"):
+        calmem.ingest.get(path)
+    for _ in range(2):
+        calmem.record()
+        calmem.retrieval.get("/v1/nowhere")
+
+    # A request is counted after its answer was sent.
+    eventually(lambda: sum(added().values()) >= 4, "four requests are counted")
+    assert added() == {"201": 2, "404": 2}
 
 
 def test_retrieval_loads_neither_rq_nor_redis() -> None:

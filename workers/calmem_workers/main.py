@@ -14,7 +14,7 @@ from redis.client import Pipeline
 from rq import Queue, SimpleWorker
 from rq.exceptions import StopRequested
 
-from calmem import queueing
+from calmem import metrics, queueing
 from calmem.model import Lane
 from calmem.models import Models
 from calmem.queueing import WakeUps
@@ -35,7 +35,7 @@ def run_worker(settings: Settings, *, burst: bool = False, models: Models | None
     `models` (default: those of the settings) gives each index its embedder. Raises ModelUnavailable or PermanentError
     before any job is taken; with `burst` also TransientError.
     """
-    with Database(settings) as database:
+    with Database(settings) as database, metrics.exposed(settings):
         drainer = Drainer(database, settings, models or Models(settings), WakeUps(settings.redis_url))
         _stop_on_signals(drainer)
         if burst:

@@ -8,6 +8,7 @@ from types import FrameType
 
 import structlog
 
+from calmem import metrics
 from calmem.errors import TransientError
 from calmem.model import Lane, QueueState
 from calmem.queueing import WakeUps
@@ -28,7 +29,7 @@ def run_sweeper(settings: Settings, *, once: bool = False) -> None:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     wake_ups = WakeUps(settings.redis_url)
-    with Database(settings) as database:
+    with Database(settings) as database, metrics.exposed(settings):
         while not stop.is_set():
             try:
                 sweep(database, wake_ups, settings)

@@ -12,11 +12,12 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from calmem import logs
+from calmem import logs, metrics
 from calmem.errors import InvalidInput
 from calmem.settings import Settings
 from calmem_services.http import problems
 from calmem_services.http.access import Access, Limiter, key_prefix, refuse_open
+from calmem_services.http.health import PATHS as HEALTH_PATHS
 from calmem_services.http.paths import KeptSlashes
 
 log = structlog.get_logger(__name__)
@@ -50,7 +51,7 @@ def build(
 
 
 class AccessLog:
-    """One event per request, also for one that crashed or whose client went away."""
+    """One event and one count per request, also for one that crashed or whose client went away."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -71,6 +72,8 @@ class AccessLog:
         try:
             await self._app(scope, receive, watch)
         finally:
+            if scope["path"] not in HEALTH_PATHS:
+                metrics.HTTP.labels("none" if status is None else str(status)).inc()
             prefix = key_prefix(scope)
             log.info(
                 "request",

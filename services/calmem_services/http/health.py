@@ -18,6 +18,7 @@ from calmem.storage.pool import Database
 
 # Longest wait for the database of one look at it.
 _WAIT_SECONDS = 2.0
+PATHS = ("/healthz", "/readyz", "/metrics")
 _READY_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["status", "checks", "oldest_pending_seconds", "pending", "failed"],
@@ -96,11 +97,14 @@ def router(
                 metrics.show_reindex(reindexes.progress(conn, beside[0]) if beside else None)
             for lane in Lane:
                 metrics.PENDING.labels(lane.value).set(state.pending_by_lane[lane])
+            metrics.LEASED.set(state.leased)
+            metrics.DATABASE_UP.set(1)
             metrics.OLDEST_PENDING.set(state.oldest_seconds)
             metrics.FAILED.set(state.failed)
         except CalmemError:
             # The process's own metrics matter most when the database is away; a stale gauge would lie.
             metrics.OLDEST_PENDING.set(float("nan"))
+            metrics.DATABASE_UP.set(0)
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
     return routes

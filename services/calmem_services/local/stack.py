@@ -88,7 +88,8 @@ def run_stack(settings: Settings, *, workers: int = 1, log_file: IO[bytes] | Non
             ports["gateway"] = running.gateway_port
         for name, port in ports.items():
             _refuse_taken_port(name, host, port)
-        children = _Children(commands, environment(running), log_file)
+        # One port for all of them would stop the second.
+        children = _Children(commands, environment(replace(running, metrics_port=0)), log_file)
         try:
             children.launch()
             urls = {name: f"http://{host}:{port}" for name, port in ports.items()}

@@ -37,6 +37,7 @@ class Stack:
     settings: Settings
     ingest_url: str
     retrieval_url: str
+    console_url: str
     gateway_url: str | None  # None: no upstream is set, so there is no gateway
 
 
@@ -81,8 +82,9 @@ def run_stack(settings: Settings, *, workers: int = 1, log_file: IO[bytes] | Non
             ["serve", "retrieval"],
             *[["worker"] for _ in range(workers)],
             ["sweeper"],
+            ["console"],
         ]
-        ports = {"ingest": running.ingest_port, "retrieval": running.retrieval_port}
+        ports = {"ingest": running.ingest_port, "retrieval": running.retrieval_port, "console": running.console_port}
         if running.gateway_upstream_url:
             commands.append(["gateway"])
             ports["gateway"] = running.gateway_port
@@ -99,6 +101,7 @@ def run_stack(settings: Settings, *, workers: int = 1, log_file: IO[bytes] | Non
                 settings=running,
                 ingest_url=urls["ingest"],
                 retrieval_url=urls["retrieval"],
+                console_url=urls["console"],
                 gateway_url=urls.get("gateway"),
             )
         finally:

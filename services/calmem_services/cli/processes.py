@@ -42,7 +42,8 @@ def up(workers: int, data_dir: str | None) -> None:
     with run_stack(chosen, workers=workers) as stack:
         click.echo(f"ingest     {stack.ingest_url}")
         click.echo(f"retrieval  {stack.retrieval_url}")
-        click.echo(f"console    {stack.console_url}")
+        if stack.console_url:
+            click.echo(f"console    {stack.console_url}")
         if stack.gateway_url:
             click.echo(f"gateway    {stack.gateway_url}/v1")
         click.echo(f"workers    {workers}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Request
@@ -31,7 +30,7 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
     routes = APIRouter(include_in_schema=False)
     users, facts = Users(database), Facts(database)
     failures = Failures(database, WakeUps(settings.redis_url))
-    Asking = Annotated[Visitor, Depends(gate.visitor)]
+    asking = Depends(gate.visitor)
 
     def remove(kind: str, target: Mapping[str, str]) -> Receipt:
         user_id = target["user"]
@@ -45,7 +44,14 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
 
     @routes.get("/delete")
     def confirm(
-        request: Request, visitor: Asking, kind: str, user: str, session: str = "", message: str = "", key: str = ""
+        request: Request,
+        *,
+        visitor: Visitor = asking,
+        kind: str,
+        user: str,
+        session: str = "",
+        message: str = "",
+        key: str = "",
     ) -> Response:
         """Asks before anything is removed; for a user and a session the id has to be typed."""
         visitor.caller.need(_scope(kind))
@@ -54,7 +60,7 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
         return render(request, visitor, "confirm.html", target=target, wrong=False)
 
     @routes.post("/delete")
-    async def delete(request: Request, visitor: Asking) -> Response:
+    async def delete(request: Request, *, visitor: Visitor = asking) -> Response:
         fields = await read_form(request, visitor)
         target = {name: fields.get(name, "") for name in ("kind", "user", "session", "message", "key")}
         kind = target["kind"]
@@ -67,7 +73,7 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
         return render(request, visitor, "removed.html", target=target, removed=receipt.removed)
 
     @routes.post("/memory")
-    async def switch(request: Request, visitor: Asking) -> Response:
+    async def switch(request: Request, *, visitor: Visitor = asking) -> Response:
         fields = await read_form(request, visitor)
         visitor.caller.need(KeyScope.ADMIN)
         user_id = fields.get("user", "")
@@ -76,7 +82,7 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
         return RedirectResponse(f"/user?{urlencode({'user': user_id})}", status_code=_SEE)
 
     @routes.post("/retry")
-    async def retry(request: Request, visitor: Asking) -> Response:
+    async def retry(request: Request, *, visitor: Visitor = asking) -> Response:
         """One failed message, or with an empty `message` all of them."""
         fields = await read_form(request, visitor)
         visitor.caller.need(KeyScope.ADMIN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.concurrency import run_in_threadpool
@@ -37,7 +37,7 @@ def router(gate: Gate, database: Database, settings: Settings, recaller: Recalle
     """`/playground`. The query comes in the body, so that no log and no history of a browser has it."""
     routes = APIRouter(include_in_schema=False)
     explainer = Explainer(database, settings, recaller)
-    Asking = Annotated[Visitor, Depends(gate.visitor)]
+    asking = Depends(gate.visitor)
 
     def page(
         request: Request, visitor: Visitor, fields: Mapping[str, str], found: Explanation | None, wrong: str | None
@@ -54,12 +54,12 @@ def router(gate: Gate, database: Database, settings: Settings, recaller: Recalle
         )
 
     @routes.get("/playground")
-    def blank(request: Request, visitor: Asking, user: str = "", session: str = "") -> Response:
+    def blank(request: Request, *, visitor: Visitor = asking, user: str = "", session: str = "") -> Response:
         visitor.caller.need(KeyScope.RECALL)
         return page(request, visitor, {"user": visitor.only_user or user, "session": session}, None, None)
 
     @routes.post("/playground")
-    async def ask(request: Request, visitor: Asking) -> Response:
+    async def ask(request: Request, *, visitor: Visitor = asking) -> Response:
         fields = await read_form(request, visitor)
         visitor.caller.need(KeyScope.RECALL)
         try:

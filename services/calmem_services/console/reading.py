@@ -35,10 +35,10 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
     routes = APIRouter(include_in_schema=False)
     browser, users, facts = Browser(database), Users(database), Facts(database)
     failures = Failures(database, WakeUps(settings.redis_url))
-    Asking = Annotated[Visitor, Depends(gate.visitor)]
+    asking = Depends(gate.visitor)
 
     @routes.get("/")
-    def overview(request: Request, visitor: Asking) -> Response:
+    def overview(request: Request, *, visitor: Visitor = asking) -> Response:
         if visitor.only_user is not None:  # the figures are everybody's
             home = "/user" if visitor.may(KeyScope.RECALL) else "/facts"
             return RedirectResponse(f"{home}?mine=1", status_code=HTTPStatus.SEE_OTHER)
@@ -58,7 +58,9 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
         )
 
     @routes.get("/users")
-    def all_users(request: Request, visitor: Asking, starts_with: str = "", cursor: Cursor = None) -> Response:
+    def all_users(
+        request: Request, *, visitor: Visitor = asking, starts_with: str = "", cursor: Cursor = None
+    ) -> Response:
         visitor.caller.need(KeyScope.RECALL)
         if visitor.only_user is not None:
             return RedirectResponse("/user?mine=1", status_code=HTTPStatus.SEE_OTHER)
@@ -69,7 +71,7 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
 
     @routes.get("/user")
     def one_user(
-        request: Request, visitor: Asking, user: str = "", mine: bool = False, cursor: Cursor = None
+        request: Request, *, visitor: Visitor = asking, user: str = "", mine: bool = False, cursor: Cursor = None
     ) -> Response:
         visitor.caller.need(KeyScope.RECALL)
         user_id = _whose(visitor, user, mine)
@@ -88,7 +90,8 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
     @routes.get("/session")
     def one_session(
         request: Request,
-        visitor: Asking,
+        *,
+        visitor: Visitor = asking,
         user_id: User,
         session_id: Session,
         first: Annotated[int, Query(alias="from")] = 1,
@@ -113,7 +116,7 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
 
     @routes.get("/facts")
     def all_facts(
-        request: Request, visitor: Asking, user: str = "", mine: bool = False, cursor: Cursor = None
+        request: Request, *, visitor: Visitor = asking, user: str = "", mine: bool = False, cursor: Cursor = None
     ) -> Response:
         visitor.caller.need(KeyScope.FACTS)
         if not user and not mine and visitor.only_user is None:
@@ -131,7 +134,9 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
         )
 
     @routes.get("/fact")
-    def one_fact(request: Request, visitor: Asking, user_id: User, session_id: Session, key: str) -> Response:
+    def one_fact(
+        request: Request, *, visitor: Visitor = asking, user_id: User, session_id: Session, key: str
+    ) -> Response:
         visitor.caller.need(KeyScope.FACTS)
         visitor.caller.own(user_id)
         earlier = facts.history(user_id=user_id, session_id=session_id, key=key)
@@ -148,7 +153,7 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
         )
 
     @routes.get("/failed")
-    def failed(request: Request, visitor: Asking, page: int = 1, retried: int | None = None) -> Response:
+    def failed(request: Request, *, visitor: Visitor = asking, page: int = 1, retried: int | None = None) -> Response:
         visitor.caller.need(KeyScope.RECALL)
         rows, more = failures.page(page, limit=PAGE, user_id=visitor.only_user)
         return render(request, visitor, "failed.html", failed=rows, page=page, more=more, retried=retried)

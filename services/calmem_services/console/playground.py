@@ -29,8 +29,6 @@ _BLANK = {
     "k": "",
     "style": "list",
 }
-# A person waits for the answer; a model that is still being loaded must not spoil it.
-DEADLINE_MS = 5_000
 
 
 def router(gate: Gate, database: Database, settings: Settings, recaller: Recaller) -> APIRouter:

@@ -18,7 +18,7 @@ from calmem.memory import Memory
 from calmem.settings import Settings
 from calmem_services.cli.importing import LINE_BYTES
 from calmem_services.cli.main import cli
-from calmem_services.cli.service_metrics import read_figures
+from calmem_services.http.figures import read_figures
 from calmem_services.local.stack import free_ports
 from tests.support.cli import Run, runner
 from tests.support.rows import rows

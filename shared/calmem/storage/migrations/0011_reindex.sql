@@ -1,13 +1,12 @@
 -- A new index beside the old one. States of search_indexes (docs/reindexing.md draws them too):
 --
---     start ──▶ building ◀──rollback── active        one more is ever beside the active one:
---                │ ▲  └─────switch─────▶ ▲           building, paused or kept
---          pause │ │ resume              │ rollback
---                ▼ │                     │
---               paused        active ──switch──▶ kept
+--     start ──▶ building ◀──pause, resume──▶ paused          building, paused ──cancel──▶ retired
+--                 │  ▲
+--          switch │  │ rollback     at the same moment the other one goes   active ──switch──▶ kept
+--                 ▼  │                                              or back   active ◀─rollback── kept
+--                active                                                       kept ──finish──▶ retired
 --
---     building, paused ──cancel──▶ retired          kept ──finish──▶ retired
---
+-- One is active; at most one more is building, paused or kept.
 -- building, active and kept are kept up to date by workers; paused only records what is still to be done; the rows of
 -- a retired one are being removed, or are gone.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from calmem import budget
-from calmem.model import Budget, Candidate, Explanation, Fate, Item, Recall, Tier
+from calmem.fates import Fate
+from calmem.model import Budget, Candidate, Explanation, Item, Recall, Tier
 from calmem.recall import Recaller
 from calmem.searching import Trace
 from calmem.settings import Settings

@@ -14,7 +14,8 @@ from zoneinfo import ZoneInfo
 import regex
 
 from calmem import block, budget
-from calmem.model import Block, Budget, DenseHit, DenseHits, Fact, Fate, Item, Place, Style, Window, WordHit, WordHits
+from calmem.fates import Fate
+from calmem.model import Block, Budget, DenseHit, DenseHits, Fact, Item, Place, Style, Window, WordHit, WordHits
 from calmem.words import Script
 
 # Evidence: how much likelier an item of score s is than one of score 0, as exp(EVIDENCE * s).

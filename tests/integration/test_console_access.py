@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,11 +18,14 @@ from calmem.memory import Memory
 from calmem.model import KeyScope
 from calmem.settings import Settings
 from calmem_services.console.app import create_app
+from calmem_services.local.stack import free_ports
 from tests.support.browser import chromium
 from tests.support.console import Console, console, page
 from tests.support.http import client
 from tests.support.keys import bearer, make
+from tests.support.processes import eventually, running
 from tests.support.rows import rows
+from tests.support.serving import ready
 
 _TOKEN = re.compile(r'name="form_token" value="([0-9a-f]{64})"')
 EVERYTHING = (KeyScope.RECALL, KeyScope.FACTS, KeyScope.ADMIN)
@@ -218,6 +222,18 @@ def test_without_any_key_only_this_machine_is_served(settings: Settings) -> None
         assert local.get("/users", headers={"host": "evil.example"}).status_code == 403
     with client(create_app(replace(settings, host="0.0.0.0"))) as everywhere:
         assert everywhere.get("/users").headers["location"] == "/login"
+
+
+def test_the_command_serves_it(settings: Settings, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    chosen = replace(settings, console_port=port)
+    with (
+        running(["console"], chosen, tmp_path / "console.log") as process,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http,
+    ):
+        eventually(lambda: not process.running or ready(http), "the console is ready")
+        assert process.running, process.text()
+        assert "<h1>Overview</h1>" in http.get("/").text
 
 
 def _log_in_by_hand(browser: Browser, served: Console, secret: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from calmem import Memory
-from calmem.model import Fate, Tier
+from calmem.fates import Fate
+from calmem.model import Tier
 from calmem.settings import Settings
 from calmem_workers.main import run_worker
 from tests.support.keys import cli

@@ -80,9 +80,7 @@ def serve() -> None:
 
 
 _host = click.option("--host", help="Address to bind to (default: CALMEM_HOST).")
-_port = click.option(
-    "--port", type=click.IntRange(1, 65_535), help="Port (default: CALMEM_INGEST_PORT or CALMEM_RETRIEVAL_PORT)."
-)
+_port = click.option("--port", type=click.IntRange(1, 65_535), help="Port (default: the CALMEM_…_PORT of the service).")
 
 
 @serve.command()

@@ -177,12 +177,12 @@ def fact_history(as_json: bool, **request: Any) -> None:
     """Values that later writes replaced, oldest first."""
     with output.memory() as memory:
         versions = memory.fact_history(**request)
-    rows = [(v.written_at.isoformat(), v.superseded_at.isoformat(), v.category, v.value) for v in versions]
-    header = ["written_at", "superseded_at", "category", "value"]
+    rows = [wire.fact_version(version) for version in versions]
     if as_json:
-        output.print_json([dict(zip(header, row, strict=True)) for row in rows])
+        output.print_json(rows)
     else:
-        output.print_table(rows, header)
+        header = ["written_at", "superseded_at", "category", "value"]
+        output.print_table([[row[name] for name in header] for row in rows], header)
 
 
 @click.group()

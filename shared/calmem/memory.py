@@ -38,7 +38,7 @@ class Memory:
         settings: Settings | None = None,
     ) -> None:
         """Raises InvalidInput for an address that is none, PermanentError when there is none at all."""
-        given = {
+        given: dict[str, Any] = {
             "database_url": database_url,
             "redis_url": redis_url,
             "ingest_url": ingest_url,
@@ -130,7 +130,7 @@ class Memory:
         return self._backend.messages(user_id, session_id, cursor=cursor, limit=limit)
 
 
-def _open(settings: Settings, given: Mapping[str, str | None]) -> Backend:
+def _open(settings: Settings, given: Mapping[str, Any]) -> Backend:
     """What was given decides, else what is set. Imported here: a host over HTTP loads no driver, queue or model."""
     services = [name for name in ("ingest_url", "retrieval_url") if given[name]]
     stores = [name for name in ("database_url", "redis_url") if given[name]]

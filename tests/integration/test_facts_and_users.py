@@ -1,8 +1,8 @@
-"""Facts, the off switch, time zones and deletion against a real Postgres."""
+"""Facts, the off switch, time zones and deletion, through each of the four doors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,7 +13,14 @@ from calmem.errors import InvalidInput, NotFound
 from calmem.memory import Memory
 from calmem.model import Tier
 from calmem.settings import Settings
+from tests.support.doors import DOORS, door
 from tests.support.rows import TABLES, rows
+
+
+@pytest.fixture(params=DOORS)
+def memory(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Memory]:
+    with door(request.param, settings) as opened:
+        yield opened
 
 
 def remember(memory: Memory, key: str, value: str, **fields: Any) -> None:
@@ -110,7 +117,7 @@ def test_forgetting_what_is_not_there_says_so(memory: Memory) -> None:
 def test_a_fact_cannot_be_moved_to_another_user(memory: Memory) -> None:
     remember(memory, "name", "Bob")
     with pytest.raises(TypeError):
-        memory.remember_fact(user_id="ada", session_id="s1", key="name", value="x", owner="eve")
+        memory.remember_fact(user_id="ada", session_id="s1", key="name", value="x", owner="eve")  # type: ignore[call-arg]  # the point
     assert memory.recall_facts(user_id="eve") == []
     assert [fact.value for fact in memory.recall_facts(user_id="ada")] == ["Bob"]
 

@@ -1,7 +1,6 @@
 """What `Memory` stands on: the same calls over Postgres and Redis (`direct`) and over the HTTP services (`remote`)."""
 
-from __future__ import annotations
-
+# Annotations are evaluated here: `remote` reads from the classes which arguments are known and which must be there.
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, Required, TypedDict, Unpack

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from calmem.backend import Backend, FactFilter, FactRequest, RecallRequest, SearchRequest
-from calmem.errors import InvalidInput
+from calmem.errors import InvalidInput, PermanentError
 from calmem.model import Fact, FactVersion, Item, Lane, Message, Recall, Receipt, Recorded, Session, User
 from calmem.paging import PAGE
 from calmem.settings import Settings
@@ -143,6 +143,11 @@ def _open(settings: Settings, given: Mapping[str, Any]) -> Backend:
         from calmem.remote import Remote
 
         return Remote(settings)
+    if not settings.database_url:
+        raise PermanentError(
+            "no memory to open: set CALMEM_DATABASE_URL and CALMEM_REDIS_URL (`calmem up` prints both), or "
+            "CALMEM_INGEST_URL and CALMEM_RETRIEVAL_URL"
+        )
     from calmem.direct import Direct
 
     return Direct(settings)

@@ -104,9 +104,12 @@ def test_a_service_without_its_database_is_worth_another_try(settings: Settings)
             memory.record(**MESSAGE)
         with pytest.raises(TransientError, match="database"):
             memory.recall_facts(user_id="ada")
-    with services(away) as opened, Memory(settings=over_http(opened, client_timeout_seconds=0.5)) as memory:
-        with pytest.raises(TransientError, match="retrieval"):
-            memory.warm()
+    with (
+        services(away) as opened,
+        Memory(settings=over_http(opened, client_timeout_seconds=0.5)) as memory,
+        pytest.raises(TransientError, match="retrieval"),
+    ):
+        memory.warm()
 
 
 def test_the_wrong_service_is_told_from_an_unknown_user(calmem: Services) -> None:
@@ -167,6 +170,8 @@ def test_too_many_requests_say_when_to_come_again(settings: Settings, keys: Keys
 
 def test_a_body_over_every_limit_is_refused_as_the_callers_mistake(calmem: Services) -> None:
     huge = {**MESSAGE, "content": "x" * (8 * 1_048_576)}
-    with Memory(settings=over_http(calmem)) as memory, pytest.raises((InvalidInput, TransientError)):
-        memory.record(**huge)
+    with Memory(settings=over_http(calmem)) as memory:
+        for _ in range(10):
+            with pytest.raises(InvalidInput, match="body"):
+                memory.record(**huge)
     assert calmem.rows()["messages"] == 0

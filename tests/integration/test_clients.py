@@ -25,7 +25,7 @@ from tests.support.doors import DOORS, all_doors, door
 from tests.support.rows import rows
 
 ASKED: dict[str, Any] = {"user_id": "ada", "session_id": "s2", "query": "the boiler of the cabin"}
-ROOM = {"current_tokens": 100, "context_window_capacity": 10_000}
+ROOM: dict[str, Any] = {"current_tokens": 100, "context_window_capacity": 10_000}
 TURN: dict[str, Any] = {"user_id": "ada", "session_id": "s1", "role": "user", "content": "The boiler is a Vaillant."}
 each_door = pytest.mark.parametrize("name", DOORS)
 

@@ -123,19 +123,20 @@ def test_a_fact_cannot_be_moved_to_another_user(memory: Memory) -> None:
 
 
 def test_nobody_and_everybody_are_not_users(memory: Memory) -> None:
-    remember(memory, "name", "Bob")
-    nobody: list[Any] = [None, "", "*", "%", ["ada"]]
-    for user_id in nobody:
-        calls: list[Callable[[], object]] = [
-            lambda who=user_id: recall(memory, user_id=who),
-            lambda who=user_id: memory.search(user_id=who, query="x"),
-            lambda who=user_id: memory.recall_facts(user_id=who),
-            lambda who=user_id: memory.forget_fact(user_id=who, session_id="s1", key="name"),
-            lambda who=user_id: memory.remember_fact(user_id=who, session_id="s1", key="a", value="b"),
-            lambda who=user_id: memory.delete_user(who),
-            lambda who=user_id: memory.sessions(who),
+    def calls(user_id: Any) -> list[Callable[[], object]]:
+        return [
+            lambda: recall(memory, user_id=user_id),
+            lambda: memory.search(user_id=user_id, query="x"),
+            lambda: memory.recall_facts(user_id=user_id),
+            lambda: memory.forget_fact(user_id=user_id, session_id="s1", key="name"),
+            lambda: memory.remember_fact(user_id=user_id, session_id="s1", key="a", value="b"),
+            lambda: memory.delete_user(user_id),
+            lambda: memory.sessions(user_id),
         ]
-        for call in calls:
+
+    remember(memory, "name", "Bob")
+    for nobody in (None, "", "*", "%", ["ada"]):
+        for call in calls(nobody):
             with pytest.raises(InvalidInput, match="user_id"):
                 call()
     assert len(memory.recall_facts(user_id="ada")) == 1

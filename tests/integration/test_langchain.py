@@ -72,14 +72,14 @@ def test_parts_are_kept_as_text(memory: Memory) -> None:
         HumanMessage([{"type": "text", "text": "What is this?"}, {"type": "image", "url": "https://x/y.png"}])
     )
     kept.add_message(AIMessage([{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "A cabin."}]))
-    kept.add_message(ChatMessage("As I said.", role="user"))
+    kept.add_message(ChatMessage(content="As I said.", role="user"))
 
     assert [(one.type, one.content) for one in kept.messages] == [
         ("human", "What is this?\n[image]"),
         ("ai", "A cabin."),
         ("human", "As I said."),
     ]
-    for strange in (RemoveMessage(id="1"), ChatMessage("hello", role="robot")):
+    for strange in (RemoveMessage(id="1"), ChatMessage(content="hello", role="robot")):
         with pytest.raises(InvalidInput, match="must be a human, AI, tool or system message"):
             kept.add_messages([HumanMessage("fine"), strange])
     assert len(kept.messages) == 3

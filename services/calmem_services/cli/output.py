@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from calmem import logs
-from calmem.errors import PermanentError
 from calmem.memory import Memory
 from calmem.settings import Settings
 from calmem.storage.pool import Database
@@ -48,10 +47,8 @@ def settings() -> Settings:
 
 @contextmanager
 def memory() -> Iterator[Memory]:
-    """Memory over the configured database. Raises PermanentError when none is configured."""
+    """Memory over the configured database or services. Raises PermanentError when neither is configured."""
     chosen = settings()
-    if not chosen.database_url:
-        raise PermanentError("set CALMEM_DATABASE_URL; `calmem up` prints the one it runs")
     patient = replace(chosen, recall_deadline_ms=max(chosen.recall_deadline_ms, DEADLINE_MS))
     with Memory(settings=patient) as opened:
         yield opened

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
@@ -29,7 +29,7 @@ class MemoryNodes:
     """A user's memory in a graph: `recall` before the model, `record` after it.
 
     Whose memory it is comes from the run's config: `{"configurable": {"user_id": …, "thread_id": …}}`; the thread is the
-    session. In an agent with hooks, `pre_model_hook` and `record` are the two. Raises InvalidInput when one is missing.
+    session. The state is any with `messages`. In an agent with hooks, `pre_model_hook` and `record` are the two. Raises InvalidInput when one is missing.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class MemoryNodes:
         self._style = style
         self._count_tokens = count_tokens
 
-    def recall(self, state: Mapping[str, Any], config: RunnableConfig) -> dict[str, str]:
+    def recall(self, state: Any, config: RunnableConfig) -> dict[str, str]:
         """Node: `memory_block` for the last human message, of all that is not in `messages` itself.
 
         While memory cannot be reached the block is empty and the graph goes on; a log event says so.
         """
         return {"memory_block": self._block(state["messages"], config)}
 
-    def pre_model_hook(self, state: Mapping[str, Any], config: RunnableConfig) -> dict[str, list[AnyMessage]]:
+    def pre_model_hook(self, state: Any, config: RunnableConfig) -> dict[str, list[AnyMessage]]:
         """Hook of an agent: `llm_input_messages`, what the model sees; `messages` stay as they are."""
         messages: list[AnyMessage] = state["messages"]
         return {"llm_input_messages": with_block(messages, self._block(messages, config))}
 
-    def record(self, state: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
+    def record(self, state: Any, config: RunnableConfig) -> dict[str, Any]:
         """Node or hook: records the turns since the last finished answer, without system messages.
 
         Safe to run any number of times. Raises TransientError while memory cannot be reached, so that no turn is

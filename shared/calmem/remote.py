@@ -40,7 +40,8 @@ class Remote:
         if settings.client_timeout_seconds <= 0:
             raise InvalidInput("CALMEM_CLIENT_TIMEOUT_SECONDS", "must be more than 0")
         self._timeout = settings.client_timeout_seconds
-        self._http = httpx.Client(timeout=self._timeout, headers={"Authorization": f"Bearer {key}"} if key else {})
+        # Not as Authorization, which an address with a user and a password already is.
+        self._http = httpx.Client(timeout=self._timeout, headers={"X-API-Key": key} if key else {})
 
     def close(self) -> None:
         self._http.close()
@@ -168,6 +169,8 @@ class Remote:
         repeatable: bool,
     ) -> httpx.Response:
         """The answer, whatever its status. A connection that broke is tried once more where that does nothing twice."""
+        if self._http.is_closed:
+            raise TransientError("this memory is closed")
         content = None if body is None else body.encode()
         headers = {} if body is None else {"Content-Type": "application/json"}
         for last in (False, True):
@@ -260,9 +263,9 @@ def _object(fields: Mapping[str, Any]) -> str:
 def _value(name: str, value: object) -> str:
     if name in _TIMES and value is not None:
         value = text.parse_time(value, field=name).isoformat()
-    if isinstance(value, set | frozenset):
-        value = sorted(value)
     try:
+        if isinstance(value, set | frozenset):
+            value = sorted(value)
         return json.dumps(value, allow_nan=False, default=_as_dict)
     except (TypeError, ValueError, RecursionError) as exc:
         raise InvalidInput(name, "must be JSON (no NaN, no other types)") from exc

@@ -90,6 +90,22 @@ def test_a_service_that_never_answers_is_left_after_the_timeout() -> None:
         memory.record(**MESSAGE)
 
 
+def test_a_closed_memory_says_so(settings: Settings, calmem: Services) -> None:
+    for chosen in (settings, over_http(calmem)):
+        with Memory(settings=chosen) as memory:
+            memory.record(**MESSAGE)
+        with pytest.raises(TransientError, match="closed"):
+            memory.record(**MESSAGE)
+
+
+def test_a_key_goes_beside_the_password_of_a_proxy(settings: Settings, keys: Keys) -> None:
+    key = make(keys, KeyScope.RECORD).secret
+    with services(settings) as opened:
+        url = str(opened.ingest.base_url).replace("http://", f"http://proxy:{PASSWORD}@")
+        with client(url, api_key=key) as memory:
+            assert memory.record(**MESSAGE).seq == 1
+
+
 def test_only_one_of_the_two_addresses_is_enough_for_its_calls(calmem: Services) -> None:
     with Memory(settings=replace(over_http(calmem), ingest_url="")) as memory:
         assert memory.recall_facts(user_id="ada") == []

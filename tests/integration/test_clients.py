@@ -96,6 +96,8 @@ def test_what_one_door_wrote_every_door_reads_alike(settings: Settings) -> None:
                 assert read(memory) == expected, (what, name)
         found = doors["http"].recall(**ASKED, **ROOM)
         assert len(found.items) == len(DOORS)
+        scores = [score for one in found.items for score in (one.score, *one.scores.values())]
+        assert scores == [round(score, 6) for score in scores]
         assert found.facts[-1].expires_at == expires
 
 
@@ -131,6 +133,7 @@ def test_the_same_mistake_is_the_same_error_at_every_door(settings: Settings) ->
         "both": lambda m: m.recall(**ASKED, **ROOM, active_from_seq=1, active_message_ids=["m"]),
         "k": lambda m: m.recall(**ASKED, **ROOM, k=0),
         "arms": lambda m: m.recall(**ASKED, **ROOM, arms=["legs"]),
+        "arms of all kinds": lambda m: m.recall(**ASKED, **ROOM, arms={1, "words"}),  # type: ignore[arg-type]
         "now": lambda m: m.recall(**ASKED, **ROOM, now=naive),
         "recall of another's": lambda m: m.recall(**{**ASKED, **ROOM, "user_id": "bob", "session_id": "s1"}),
         "since after until": lambda m: m.search(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from calmem import paging
 from calmem.errors import InvalidInput
 from calmem.model import Fact, Turn, UserSummary
 from calmem.storage import facts, messages, users
 from calmem.storage.pool import Database
-from calmem.users import cursor_after, find_session, find_user, page_start
+from calmem.users import find_session, find_user
 
 
 class Browser:
@@ -21,10 +22,10 @@ class Browser:
         self, *, starts_with: str = "", cursor: str | None = None, limit: int
     ) -> tuple[Sequence[UserSummary], str | None]:
         """One page of the users whose id begins so, oldest first, and the cursor of the next page or None."""
-        after, limit = page_start(cursor, limit)
+        after, limit = paging.check(cursor, limit)
         with self._database.connection() as conn:
             rows = users.list_users(conn, starts_with=starts_with, after=after, limit=limit + 1)
-        following = cursor_after(rows[limit - 1][0]) if len(rows) > limit else None
+        following = paging.cursor(rows[limit - 1][0]) if len(rows) > limit else None
         return [user for _, user in rows[:limit]], following
 
     def counts(self, user_id: str) -> Mapping[str, int]:
@@ -55,9 +56,9 @@ class Browser:
 
     def facts(self, user_id: str, *, cursor: str | None = None, limit: int) -> tuple[Sequence[Fact], str | None]:
         """One page of the user's live facts, in the order they were first written in; none with memory off."""
-        after, limit = page_start(cursor, limit)
+        after, limit = paging.check(cursor, limit)
         with self._database.connection() as conn:
             user = find_user(conn, user_id)
             rows = facts.page_facts(conn, user.user_no, after=after, limit=limit + 1) if user.memory_on else []
-        following = cursor_after(rows[limit - 1].fact_id) if len(rows) > limit else None
+        following = paging.cursor(rows[limit - 1].fact_id) if len(rows) > limit else None
         return rows[:limit], following

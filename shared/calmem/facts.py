@@ -14,7 +14,6 @@ from calmem.storage.pool import Connection, Database
 
 DEFAULT_CATEGORY = "general"
 VALUE_BYTES = 16_384
-KEY_CHARS = 200
 
 
 class Facts:
@@ -40,7 +39,7 @@ class Facts:
         Raises InvalidInput, Forbidden (session of another user), TransientError.
         """
         user_id, session_id = _ids(user_id, session_id)
-        key = _key(key)
+        key = text.clean_key(key)
         value = text.clean(value, field="value", limit_bytes=VALUE_BYTES)
         if not value.strip():
             raise InvalidInput("value", "must not be empty; use forget to remove a fact")
@@ -96,7 +95,7 @@ class Facts:
     def forget(self, *, user_id: str, session_id: str, key: str) -> Receipt:
         """Remove one fact and its history. Raises NotFound when there is none: nothing was removed."""
         user_id, session_id = _ids(user_id, session_id)
-        key = _key(key)
+        key = text.clean_key(key)
         with self._database.connection() as conn:
             user, session_no = _existing(conn, user_id, session_id)
             if facts.delete_fact(conn, user, session_no, key) == 0:
@@ -109,7 +108,7 @@ class Facts:
         Raises NotFound for an unknown session.
         """
         user_id, session_id = _ids(user_id, session_id)
-        key = _key(key)
+        key = text.clean_key(key)
         with self._database.connection() as conn:
             user_no, session_no = _existing(conn, user_id, session_id)
             user = users.get_user(conn, user_id)
@@ -120,13 +119,6 @@ class Facts:
 
 def _ids(user_id: str, session_id: str) -> tuple[str, str]:
     return text.clean_id(user_id, field="user_id"), text.clean_id(session_id, field="session_id")
-
-
-def _key(key: str) -> str:
-    cleaned = text.clean_label(key, field="key", limit=KEY_CHARS)
-    if cleaned is None:
-        raise InvalidInput("key", f"must be text of 1 to {KEY_CHARS} characters")
-    return cleaned
 
 
 def _existing(conn: Connection, user_id: str, session_id: str) -> tuple[int, int]:

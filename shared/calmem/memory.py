@@ -5,50 +5,51 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from calmem.explaining import Explainer
-from calmem.facts import Facts
-from calmem.model import Explanation, Fact, FactVersion, Item, Lane, Message, Recall, Receipt, Recorded, Session, User
-from calmem.models import Models
-from calmem.queueing import WakeUps
-from calmem.recall import Recaller
-from calmem.recording import Recorder
+from calmem.backend import Backend, FactFilter, FactRequest, RecallRequest, SearchRequest
+from calmem.errors import InvalidInput, PermanentError
+from calmem.model import Fact, FactVersion, Item, Lane, Message, Recall, Receipt, Recorded, Session, User
+from calmem.paging import PAGE
 from calmem.settings import Settings
-from calmem.storage.pool import Database
-from calmem.users import Users
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Memory:
-    """Memory over Postgres and Redis. Safe to share between threads; close it at the end.
+    """Memory over Postgres and Redis, or over the HTTP services. Safe to share between threads; close it at the end.
 
-    Missing URLs come from the environment (`CALMEM_DATABASE_URL`, `CALMEM_REDIS_URL`). Nothing is connected
-    before the first call; the embedding model is loaded by the first recall or search.
+    With `ingest_url` and `retrieval_url` (and an `api_key`, where there are keys) it talks to the services, with
+    `database_url` and `redis_url` to Postgres and Redis itself. Given none of them, the environment decides:
+    `CALMEM_DATABASE_URL` first, else `CALMEM_INGEST_URL` and `CALMEM_RETRIEVAL_URL`. What is missing of the chosen
+    ones comes from there too. Calls, answers and errors are the same either way. Nothing is connected before the
+    first call.
     """
 
     def __init__(
-        self, database_url: str | None = None, redis_url: str | None = None, *, settings: Settings | None = None
+        self,
+        database_url: str | None = None,
+        redis_url: str | None = None,
+        *,
+        ingest_url: str | None = None,
+        retrieval_url: str | None = None,
+        api_key: str | None = None,
+        settings: Settings | None = None,
     ) -> None:
-        chosen = settings or Settings.from_env()
-        chosen = replace(
-            chosen,
-            database_url=database_url or chosen.database_url,
-            redis_url=redis_url or chosen.redis_url,
-        )
-        self._database = Database(chosen)
-        self._database.open()
-        self._recorder = Recorder(self._database, WakeUps(chosen.redis_url), chosen)
-        self._recaller = Recaller(self._database, chosen, Models(chosen))
-        self._explainer = Explainer(self._database, chosen, self._recaller)
-        self._facts = Facts(self._database)
-        self._users = Users(self._database)
+        """Raises InvalidInput for an address that is none, PermanentError when there is none at all."""
+        given: dict[str, Any] = {
+            "database_url": database_url,
+            "redis_url": redis_url,
+            "ingest_url": ingest_url,
+            "retrieval_url": retrieval_url,
+            "api_key": api_key,
+        }
+        base = settings or Settings.from_env()
+        self._backend = _open(replace(base, **{name: value for name, value in given.items() if value}), given)
 
     def close(self) -> None:
-        self._recaller.close()
-        self._database.close()
+        self._backend.close()
 
     def __enter__(self) -> Self:
         return self
@@ -56,73 +57,100 @@ class Memory:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    def record(self, /, **fields: Any) -> Recorded:
+    def warm(self) -> None:
+        """Load the embedding model now, so that the first recall need not wait for it or do without.
+
+        Over HTTP: wait until the retrieval service is ready, at most `client_timeout_seconds`. Raises TransientError,
+        and ModelUnavailable where the model is loaded in this process.
+        """
+        self._backend.warm()
+
+    def record(self, /, *, lane: Lane | str = Lane.LIVE, **fields: Any) -> Recorded:
         """See `calmem.recording.Recorder.record`."""
-        return self._recorder.record(**fields)
+        return self._backend.record(lane=lane, **fields)
 
-    def record_many(self, messages: Sequence[Mapping[str, Any]], *, lane: Lane = Lane.LIVE) -> list[Recorded]:
+    def record_many(self, messages: Sequence[Mapping[str, Any]], *, lane: Lane | str = Lane.LIVE) -> list[Recorded]:
         """See `calmem.recording.Recorder.record_many`."""
-        return self._recorder.record_many(messages, lane=lane)
+        return self._backend.record_many(messages, lane=lane)
 
-    def recall(self, /, **request: Any) -> Recall:
+    def recall(self, /, **request: Unpack[RecallRequest]) -> Recall:
         """See `calmem.recall.Recaller.recall`."""
-        return self._recaller.recall(**request)
+        return self._backend.recall(**request)
 
-    def explain(self, /, **request: Any) -> Explanation:
-        """See `calmem.explaining.Explainer.explain`."""
-        return self._explainer.explain(**request)
-
-    def search(self, /, **request: Any) -> list[Item]:
+    def search(self, /, **request: Unpack[SearchRequest]) -> list[Item]:
         """See `calmem.recall.Recaller.search`."""
-        return self._recaller.search(**request)
+        return self._backend.search(**request)
 
-    def remember_fact(self, /, **fact: Any) -> Fact | None:
+    def remember_fact(self, /, **fact: Unpack[FactRequest]) -> Fact | None:
         """See `calmem.facts.Facts.remember`."""
-        return self._facts.remember(**fact)
+        return self._backend.remember_fact(**fact)
 
-    def recall_facts(self, /, **request: Any) -> list[Fact]:
+    def recall_facts(self, /, **wanted: Unpack[FactFilter]) -> list[Fact]:
         """See `calmem.facts.Facts.recall`."""
-        return self._facts.recall(**request)
+        return self._backend.recall_facts(**wanted)
 
     def forget_fact(self, *, user_id: str, session_id: str, key: str) -> Receipt:
         """See `calmem.facts.Facts.forget`."""
-        return self._facts.forget(user_id=user_id, session_id=session_id, key=key)
+        return self._backend.forget_fact(user_id=user_id, session_id=session_id, key=key)
 
     def fact_history(self, *, user_id: str, session_id: str, key: str) -> list[FactVersion]:
         """See `calmem.facts.Facts.history`."""
-        return self._facts.history(user_id=user_id, session_id=session_id, key=key)
+        return self._backend.fact_history(user_id=user_id, session_id=session_id, key=key)
 
     def get_user(self, user_id: str) -> User:
         """See `calmem.users.Users.get`."""
-        return self._users.get(user_id)
+        return self._backend.get_user(user_id)
 
     def put_user(self, user_id: str, *, memory: str | None = None, time_zone: str | None = None) -> User:
         """See `calmem.users.Users.put`."""
-        return self._users.put(user_id, memory=memory, time_zone=time_zone)
+        return self._backend.put_user(user_id, memory=memory, time_zone=time_zone)
 
     def delete_user(self, user_id: str) -> Receipt:
         """See `calmem.users.Users.delete_user`."""
-        return self._users.delete_user(user_id)
+        return self._backend.delete_user(user_id)
 
     def delete_session(self, user_id: str, session_id: str) -> Receipt:
         """See `calmem.users.Users.delete_session`."""
-        return self._users.delete_session(user_id, session_id)
+        return self._backend.delete_session(user_id, session_id)
 
     def delete_message(self, user_id: str, message_id: str) -> Receipt:
         """See `calmem.users.Users.delete_message`."""
-        return self._users.delete_message(user_id, message_id)
+        return self._backend.delete_message(user_id, message_id)
 
     def sessions(
-        self, user_id: str, *, cursor: str | None = None, limit: int = 100
+        self, user_id: str, *, cursor: str | None = None, limit: int = PAGE
     ) -> tuple[list[Session], str | None]:
         """See `calmem.users.Users.sessions`."""
-        return self._users.sessions(user_id, cursor=cursor, limit=limit)
+        return self._backend.sessions(user_id, cursor=cursor, limit=limit)
 
     def messages(
-        self, user_id: str, session_id: str, *, cursor: str | None = None, limit: int = 100
+        self, user_id: str, session_id: str, *, cursor: str | None = None, limit: int = PAGE
     ) -> tuple[list[Message], str | None]:
         """See `calmem.users.Users.messages`."""
-        return self._users.messages(user_id, session_id, cursor=cursor, limit=limit)
+        return self._backend.messages(user_id, session_id, cursor=cursor, limit=limit)
+
+
+def _open(settings: Settings, given: Mapping[str, Any]) -> Backend:
+    """What was given decides, else what is set. Imported here: a host over HTTP loads no driver, queue or model."""
+    services = [name for name in ("ingest_url", "retrieval_url") if given[name]]
+    stores = [name for name in ("database_url", "redis_url") if given[name]]
+    if services and stores:
+        raise InvalidInput(stores[0], f"give either {' and '.join(stores)} or {' and '.join(services)}, not both")
+    if (given["database_url"] or "").startswith(("http://", "https://")):
+        raise InvalidInput("database_url", "is the address of a service: give it as ingest_url or retrieval_url")
+    over_http = services or (not stores and not settings.database_url)
+    if over_http and (settings.ingest_url or settings.retrieval_url):
+        from calmem.remote import Remote
+
+        return Remote(settings)
+    if not settings.database_url:
+        raise PermanentError(
+            "no memory to open: set CALMEM_DATABASE_URL and CALMEM_REDIS_URL (`calmem up` prints both), or "
+            "CALMEM_INGEST_URL and CALMEM_RETRIEVAL_URL"
+        )
+    from calmem.direct import Direct
+
+    return Direct(settings)
 
 
 def _threaded(
@@ -136,12 +164,26 @@ def _threaded(
 
 
 class AsyncMemory:
-    """`Memory` for asyncio: the same names and answers, each call in a thread of the loop's pool."""
+    """`Memory` for asyncio: the same arguments, names and answers, each call in a thread of the loop's pool."""
 
     def __init__(
-        self, database_url: str | None = None, redis_url: str | None = None, *, settings: Settings | None = None
+        self,
+        database_url: str | None = None,
+        redis_url: str | None = None,
+        *,
+        ingest_url: str | None = None,
+        retrieval_url: str | None = None,
+        api_key: str | None = None,
+        settings: Settings | None = None,
     ) -> None:
-        self.memory = Memory(database_url, redis_url, settings=settings)
+        self.memory = Memory(
+            database_url,
+            redis_url,
+            ingest_url=ingest_url,
+            retrieval_url=retrieval_url,
+            api_key=api_key,
+            settings=settings,
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -150,10 +192,10 @@ class AsyncMemory:
         await self.close()
 
     close = _threaded(Memory.close)
+    warm = _threaded(Memory.warm)
     record = _threaded(Memory.record)
     record_many = _threaded(Memory.record_many)
     recall = _threaded(Memory.recall)
-    explain = _threaded(Memory.explain)
     search = _threaded(Memory.search)
     remember_fact = _threaded(Memory.remember_fact)
     recall_facts = _threaded(Memory.recall_facts)

@@ -113,13 +113,19 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class User:
-    """What is known of a user. `key` keys the hashes of their word postings."""
+    """A user's switch and time zone (an IANA name)."""
 
-    user_no: int
     user_id: str
     memory_on: bool
     time_zone: str
-    key: bytes = field(repr=False)  # of the user's word postings: never shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredUser(User):
+    """A user as the database has them. `key` keys the hashes of their word postings; it never leaves the process."""
+
+    user_no: int
+    key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from calmem import budget, ranking, text
 from calmem.errors import InvalidInput
-from calmem.model import Budget, Fact, Item, Recall, SearchIndex, Style, Tier, User
+from calmem.model import Budget, Fact, Item, Recall, SearchIndex, StoredUser, Style, Tier
 from calmem.models import Models
 from calmem.searching import ARMS, Begun, Clock, Memory, Searcher, Trace, hide_nothing
 from calmem.settings import Settings
@@ -98,7 +98,7 @@ class Recaller:
         if limits.episodes > 0:
             begun = self._searcher.begin(asked.query, clock, arms=asked.arms, now=asked.now)
 
-        def open_memory(conn: Connection) -> tuple[User | None, Memory | None, list[Fact]]:
+        def open_memory(conn: Connection) -> tuple[StoredUser | None, Memory | None, list[Fact]]:
             search.bound_reads(conn, int(clock.left() * 1_000))
             index = self._index(conn)
             user = users.get_user(conn, asked.user_id)
@@ -197,7 +197,7 @@ class Recaller:
             return _open(conn, user, scope, index)
 
         memory = self._searcher.read(clock, open_memory)
-        return [] if memory is None else self._find(asked, memory, clock, begun)[:k]
+        return [] if memory is None else _rounded(self._find(asked, memory, clock, begun)[:k])
 
     def _index(self, conn: Connection) -> SearchIndex:
         """The active one; the model of one beside it is being loaded, for the moment when recall goes over to it."""
@@ -229,16 +229,28 @@ def _answer(
         tokens=tokens,
         tier=limits.tier,
         fill_ratio=budget.fill_ratio(current_tokens, capacity),
-        items=chosen,
+        items=_rounded(chosen),
         facts=remembered,
         degraded=clock.degraded,
         timings_ms=clock.finish(),
     )
 
 
+def _rounded(items: Sequence[Item]) -> list[Item]:
+    """As they are shown, by whatever way they go out: further decimals say nothing."""
+    return [
+        replace(
+            item,
+            score=round(item.score, 6),
+            scores={name: round(score, 6) for name, score in item.scores.items()},
+        )
+        for item in items
+    ]
+
+
 def _open(
     conn: Connection,
-    user: User,
+    user: StoredUser,
     scope: Scope,
     index: SearchIndex,
     hide: Callable[[Connection], list[int]] = hide_nothing,
@@ -263,7 +275,7 @@ def _check(
     last = None if until is None else text.parse_time(until, field="until")
     if first is not None and last is not None and first >= last:
         raise InvalidInput("until", "must be later than since")
-    if not arms or not set(arms) <= set(ARMS):
+    if not isinstance(arms, Collection) or not arms or not all(arm in ARMS for arm in arms) or isinstance(arms, str):
         raise InvalidInput("arms", f"must be one or more of {', '.join(ARMS)}")
     return _Asked(
         user_id=text.clean_id(user_id, field="user_id"),

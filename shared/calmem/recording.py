@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 from calmem import metrics, text
 from calmem.chunking import chunk
 from calmem.errors import Conflict, Forbidden, InvalidInput, Overtaken, TransientError
-from calmem.model import Lane, NewChunk, NewMessage, Recorded, Role, SearchIndex, User
+from calmem.model import Lane, NewChunk, NewMessage, Recorded, Role, SearchIndex, StoredUser
 from calmem.queueing import WakeUps
 from calmem.settings import Settings
 from calmem.storage import indexes, messages, users
@@ -36,17 +36,17 @@ class Recorder:
         self._wake_ups = wake_ups
         self._settings = settings
 
-    def record(self, *, lane: Lane = Lane.LIVE, **fields: Any) -> Recorded:
-        """Store one message and wake a worker; idempotent by `message_id`.
+    def record(self, *, lane: Lane | str = Lane.LIVE, **fields: Any) -> Recorded:
+        """Store one message and wake a worker; idempotent by `message_id`. `lane`: live, or backfill for old history.
 
         Fields: `user_id`, `session_id`, `role` (user, assistant, tool, system), `content` (text, a list of
         parts or None) and optionally `message_id`, `name`, `created_at` (with offset), `metadata` (JSON object).
         Raises InvalidInput (nothing stored), Conflict (the id exists with other content or for another user),
         Forbidden (the session is another user's), TransientError (database unreachable: nothing stored).
         """
-        return self._record([self.check(fields)], lane)[0]
+        return self._record([self.check(fields)], _lane(lane))[0]
 
-    def record_many(self, batch: Sequence[Mapping[str, Any]], *, lane: Lane = Lane.LIVE) -> list[Recorded]:
+    def record_many(self, batch: Sequence[Mapping[str, Any]], *, lane: Lane | str = Lane.LIVE) -> list[Recorded]:
         """Store up to `batch_messages` messages in one transaction, all or none; answers in the same order.
 
         Errors as in `record`; a field is named with its place, as in `messages[3].role`.
@@ -64,13 +64,13 @@ class Recorder:
                 checked.append(self.check(fields))
             except InvalidInput as exc:
                 raise InvalidInput(f"messages[{place}].{exc.field}", exc.detail) from exc
-        return self._record(checked, lane)
+        return self._record(checked, _lane(lane))
 
     def check(self, fields: Mapping[str, Any]) -> NewMessage:
         """The sanitised message, or InvalidInput naming the field. Touches nothing."""
         for name in fields:
             if name not in _FIELDS:
-                raise InvalidInput(str(name), f"is not a field of a message; known: {', '.join(_FIELDS)}")
+                raise InvalidInput(str(name), f"is not a field here; known: {', '.join(_FIELDS)}")
         for name in _REQUIRED:
             if name not in fields:
                 raise InvalidInput(name, "is missing")
@@ -101,6 +101,12 @@ class Recorder:
                 self._wake_ups.push(lane)
             return results
         raise TransientError("others keep taking the same message_id or deleting the user; try again")
+
+
+def _lane(lane: Lane | str) -> Lane:
+    if lane not in list(Lane):
+        raise InvalidInput("lane", f"must be one of {', '.join(Lane)}")
+    return Lane(lane)
 
 
 def _store(conn: Connection, batch: Sequence[NewMessage], lane: Lane) -> tuple[list[Recorded], int]:
@@ -162,7 +168,7 @@ def _store(conn: Connection, batch: Sequence[NewMessage], lane: Lane) -> tuple[l
 
 
 def _lock_sessions(
-    conn: Connection, batch: Sequence[NewMessage], owners: Mapping[str, User]
+    conn: Connection, batch: Sequence[NewMessage], owners: Mapping[str, StoredUser]
 ) -> dict[str, tuple[tuple[int, int], int]]:
     """((user_no, session_no), last_seq) by session_id, locked until the commit."""
     locked: dict[str, tuple[tuple[int, int], int]] = {}

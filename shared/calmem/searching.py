@@ -17,7 +17,7 @@ from calmem import ranking, timephrases, words
 from calmem.cache import VectorCache, View
 from calmem.embedding import Embedder, understands
 from calmem.errors import ModelUnavailable, TransientError
-from calmem.model import Budget, DenseHit, DenseHits, Item, SearchIndex, User, Window, WordHits
+from calmem.model import Budget, DenseHit, DenseHits, Item, SearchIndex, StoredUser, Window, WordHits
 from calmem.models import Models
 from calmem.settings import Settings
 from calmem.storage import search
@@ -37,7 +37,7 @@ T = TypeVar("T")
 class Memory:
     """What of a user's memory one request may search; `speakers`: the names of who spoke in it."""
 
-    user: User
+    user: StoredUser
     scope: Scope
     index: SearchIndex
     speakers: Sequence[str]
@@ -274,7 +274,9 @@ class Searcher:
             understood=understood,
         )
 
-    def _words(self, asked: Sequence[words.QueryWord], user: User, scopes: Sequence[Scope], clock: Clock) -> WordHits:
+    def _words(
+        self, asked: Sequence[words.QueryWord], user: StoredUser, scopes: Sequence[Scope], clock: Clock
+    ) -> WordHits:
         """As `_dense`. How common a word is goes by the widest scope, where a chunk was found in both."""
         tokens = words.query_tokens(user.key, asked)
 

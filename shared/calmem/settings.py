@@ -25,6 +25,10 @@ class Settings:
         "", "Postgres with pgvector, postgresql://…; empty: the embedded one of `calmem up`", secret=True
     )
     redis_url: str = _setting("", "Redis of the queue, redis://… or unix://…; empty: the embedded one", secret=True)
+    ingest_url: str = _setting("", "for clients without a database: the ingest service, http://host:8101")
+    retrieval_url: str = _setting("", "for clients without a database: the retrieval service, http://host:8102")
+    api_key: str = _setting("", "for clients over HTTP: a key of `calmem keys create`", secret=True)
+    client_timeout_seconds: float = _setting(30.0, "for clients over HTTP: longest wait for an answer")
     model: str = _setting("sentence-transformers/all-MiniLM-L6-v2", "embedding model of a new index")
     model_path: str = _setting("", "directory with model.onnx and tokenizer files; before bundled and downloaded ones")
     data_dir: str = _setting("~/.calmem", "embedded servers' data, prepared models")

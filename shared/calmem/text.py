@@ -15,6 +15,7 @@ from calmem.errors import InvalidInput
 from calmem.model import Span
 
 ID_CHARS = 256
+KEY_CHARS = 200
 METADATA_BYTES = 65_536
 METADATA_DEPTH = 20
 
@@ -154,6 +155,14 @@ def clean_label(value: object, *, field: str, limit: int = 200) -> str | None:
     if len(cleaned) > limit:
         raise InvalidInput(field, f"has {len(cleaned)} characters; at most {limit} are taken")
     return cleaned or None
+
+
+def clean_key(value: object) -> str:
+    """The key of a fact. Raises InvalidInput."""
+    cleaned = clean_label(value, field="key", limit=KEY_CHARS)
+    if cleaned is None:
+        raise InvalidInput("key", f"must be text of 1 to {KEY_CHARS} characters")
+    return cleaned
 
 
 def clean_metadata(value: object) -> dict[str, Any]:

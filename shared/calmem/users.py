@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import zoneinfo
 
-from calmem import text
+from calmem import paging, text
 from calmem.errors import InvalidInput, NotFound
-from calmem.model import Message, Receipt, Session, User
+from calmem.model import Message, Receipt, Session, StoredUser, User
 from calmem.storage import messages, users
 from calmem.storage.pool import Connection, Database
-
-PAGE = 100
-MAX_PAGE = 1_000
 
 
 class Users:
@@ -25,7 +20,7 @@ class Users:
     def get(self, user_id: str) -> User:
         """Raises NotFound for a user who was never seen."""
         with self._database.connection() as conn:
-            return find_user(conn, user_id)
+            return _shown(find_user(conn, user_id))
 
     def put(self, user_id: str, *, memory: str | None = None, time_zone: str | None = None) -> User:
         """Create the user or change what is given: `memory` "on" or "off", `time_zone` an IANA name.
@@ -43,7 +38,7 @@ class Users:
                 user = users.ensure_user(conn, user_id)
                 memory_on = None if memory is None else memory == "on"
                 updated = users.update_user(conn, user.user_no, memory_on=memory_on, time_zone=time_zone)
-            return updated
+            return _shown(updated)
 
     def delete_user(self, user_id: str) -> Receipt:
         """Remove everything of the user, also what a worker is embedding now; counts per kind."""
@@ -64,27 +59,27 @@ class Users:
             return Receipt(removed=removed)
 
     def sessions(
-        self, user_id: str, *, cursor: str | None = None, limit: int = PAGE
+        self, user_id: str, *, cursor: str | None = None, limit: int = paging.PAGE
     ) -> tuple[list[Session], str | None]:
         """One page of the user's sessions, oldest first, and the cursor of the next page or None."""
+        after, limit = paging.check(cursor, limit)
         with self._database.connection() as conn:
             user = find_user(conn, user_id)
-            after, limit = page_start(cursor, limit)
             rows = users.list_sessions(conn, user.user_no, after=after, limit=limit + 1)
-        following = cursor_after(rows[limit - 1][0]) if len(rows) > limit else None
+        following = paging.cursor(rows[limit - 1][0]) if len(rows) > limit else None
         return [session for _, session in rows[:limit]], following
 
     def messages(
-        self, user_id: str, session_id: str, *, cursor: str | None = None, limit: int = PAGE
+        self, user_id: str, session_id: str, *, cursor: str | None = None, limit: int = paging.PAGE
     ) -> tuple[list[Message], str | None]:
         """One page of a session's messages by seq, and the cursor of the next page or None."""
+        after, limit = paging.check(cursor, limit)
         with self._database.connection() as conn:
             user_no, session_no = find_session(conn, user_id, session_id)
-            after, limit = page_start(cursor, limit)
             rows = messages.list_messages(
                 conn, user_no=user_no, session_no=session_no, session_id=session_id, after=after, limit=limit + 1
             )
-        following = cursor_after(rows[limit - 1].seq) if len(rows) > limit else None
+        following = paging.cursor(rows[limit - 1].seq) if len(rows) > limit else None
         return rows[:limit], following
 
 
@@ -96,7 +91,11 @@ def check_zone(name: str) -> zoneinfo.ZoneInfo:
         raise InvalidInput("time_zone", "must be an IANA name such as Asia/Shanghai or Europe/Berlin") from exc
 
 
-def find_user(conn: Connection, user_id: str) -> User:
+def _shown(user: StoredUser) -> User:
+    return User(user_id=user.user_id, memory_on=user.memory_on, time_zone=user.time_zone)
+
+
+def find_user(conn: Connection, user_id: str) -> StoredUser:
     """Raises NotFound for a user who was never seen."""
     user = users.get_user(conn, text.clean_id(user_id, field="user_id"))
     if user is None:
@@ -111,23 +110,3 @@ def find_session(conn: Connection, user_id: str, session_id: str) -> tuple[int, 
     if session_no is None:
         raise NotFound("session_id: this user has no such session")
     return user.user_no, session_no
-
-
-def page_start(cursor: str | None, limit: int) -> tuple[int, int]:
-    """The number that the page's rows come after, and the checked limit. Raises InvalidInput."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_PAGE:
-        raise InvalidInput("limit", f"must be a whole number from 1 to {MAX_PAGE}")
-    if cursor is None:
-        return 0, limit
-    try:
-        after = int.from_bytes(base64.b16decode(cursor), "big")
-    except (ValueError, binascii.Error, TypeError) as exc:
-        raise InvalidInput("cursor", "must be the `next_cursor` of an earlier page") from exc
-    if after >= 2**63:
-        raise InvalidInput("cursor", "must be the `next_cursor` of an earlier page")
-    return after, limit
-
-
-def cursor_after(after: int) -> str:
-    """The cursor of a page of rows after that number."""
-    return base64.b16encode(after.to_bytes(8, "big")).decode("ascii")

@@ -156,7 +156,7 @@ def test_with_and_without_the_cache_the_answers_are_the_same(stack: Stack) -> No
         for query in (KITTENS, CABIN, "the leaking machine", "cello", "zxqv blorp", "clock at four"):
             for active in (None, 1, 3):
                 before = hits(stack.first)
-                asked = {"user_id": "ada", "session_id": "s3", "query": query, "current_tokens": 100}
+                asked: dict[str, Any] = {"user_id": "ada", "session_id": "s3", "query": query, "current_tokens": 100}
                 asked |= {"context_window_capacity": 10_000, "active_from_seq": active}
                 asked = {name: value for name, value in asked.items() if value is not None}
                 answer = stack.first.post("/v1/recall", json=asked).json()

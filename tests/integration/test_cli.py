@@ -21,6 +21,7 @@ from calmem_services.cli.main import cli
 from calmem_services.http.figures import read_figures
 from calmem_services.local.stack import free_ports
 from tests.support.cli import Run, runner
+from tests.support.http import services
 from tests.support.rows import rows
 
 
@@ -424,3 +425,33 @@ def test_stats_show_recall_figures_of_the_retrieval_service(monkeypatch: pytest.
 def test_stats_say_when_no_retrieval_service_answers(calmem: Run) -> None:
     assert calmem("stats", "--json").json["recall"] is None
     assert "no retrieval service answers" in calmem("stats").out
+
+
+def test_data_commands_go_over_http_where_there_is_no_database(calmem: Run, settings: Settings, tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl"
+    turn = {
+        "user_id": "mei",
+        "session_id": "s1",
+        "role": "user",
+        "content": "We decided on SQLite.",
+        "message_id": "m1",
+    }
+    history.write_text(json.dumps(turn), "utf-8")
+    with services(settings) as opened:
+        elsewhere = {
+            "CALMEM_DATABASE_URL": "",
+            "CALMEM_REDIS_URL": "",
+            "CALMEM_INGEST_URL": str(opened.ingest.base_url),
+            "CALMEM_RETRIEVAL_URL": str(opened.retrieval.base_url),
+        }
+        imported = calmem("import", str(history), "--json", **elsewhere)
+        recalled = calmem("recall", "--user", "mei", "--session", "s2", "SQLite", "--json")
+        refused = calmem("sessions", "list", "--user", "never")
+        calmem("facts", "set", "--user", "mei", "--session", "s1", "diet", "vegan")
+        calmem("facts", "set", "--user", "mei", "--session", "s1", "diet", "no walnuts")
+        history_of = calmem("facts", "history", "--user", "mei", "--session", "s1", "diet", "--json")
+
+    assert (imported.code, imported.json["recorded"]) == (0, 1)
+    assert "We decided on SQLite." in recalled.json["block"]
+    assert (refused.code, "user_id: no such user" in refused.err) == (1, True)
+    assert [version["value"] for version in history_of.json] == ["vegan"]

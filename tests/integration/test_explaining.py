@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
 
 from calmem import Memory
+from calmem.explaining import Explainer
 from calmem.fates import Fate
 from calmem.model import Tier
+from calmem.models import Models
+from calmem.recall import Recaller
 from calmem.settings import Settings
+from calmem.storage.pool import Database
 from calmem_workers.main import run_worker
 from tests.support.keys import cli
 
@@ -17,12 +26,18 @@ SAID = (
     "Roses need water in the morning.",
     "My sister plays the violin in an orchestra in Leeds.",
 )
-ASKED = {
+ASKED: dict[str, Any] = {
     "user_id": "ada",
     "session_id": "s2",
     "query": "Which database for the stock?",
     "context_window_capacity": 1_000,
 }
+
+
+@pytest.fixture
+def explainer(settings: Settings) -> Iterator[Explainer]:
+    with Database(settings) as database, closing(Recaller(database, settings, Models(settings))) as recaller:
+        yield Explainer(database, settings, recaller)
 
 
 def told(settings: Settings) -> None:
@@ -32,18 +47,18 @@ def told(settings: Settings) -> None:
     run_worker(settings, burst=True)
 
 
-def test_an_explanation_is_of_the_recall_itself(settings: Settings, memory: Memory) -> None:
+def test_an_explanation_is_of_the_recall_itself(settings: Settings, memory: Memory, explainer: Explainer) -> None:
     told(settings)
     for current in (0, 600, 700, 800):
         plain = memory.recall(**ASKED, current_tokens=current)
-        explained = memory.explain(**ASKED, current_tokens=current)
+        explained = explainer.explain(**ASKED, current_tokens=current)
         assert explained.recall.block == plain.block
         assert explained.recall.items == plain.items
         assert explained.limits.tier is plain.tier
         kept = [c.item.chunk_no for c in explained.candidates if c.fates.get(plain.tier, Fate.NO_ROOM).kept]
         assert set(kept) == {item.chunk_no for item in plain.items}
 
-    found = memory.explain(**ASKED, current_tokens=0)
+    found = explainer.explain(**ASKED, current_tokens=0)
     fates = {candidate.item.message_id: candidate.fates for candidate in found.candidates}
     assert set(fates) == {"m1", "m2", "m3", "m4"}
     assert fates["m1"][Tier.FULL] is Fate.WHOLE
@@ -55,19 +70,19 @@ def test_an_explanation_is_of_the_recall_itself(settings: Settings, memory: Memo
     assert dropped.scores["cosine"] < settings.min_cosine
 
 
-def test_why_nothing_was_kept(settings: Settings, memory: Memory) -> None:
+def test_why_nothing_was_kept(settings: Settings, memory: Memory, explainer: Explainer) -> None:
     told(settings)
-    off_topic = memory.explain(**{**ASKED, "query": "Explain the offside rule in football"}, current_tokens=0)
+    off_topic = explainer.explain(**{**ASKED, "query": "Explain the offside rule in football"}, current_tokens=0)
     assert {fate for c in off_topic.candidates for fate in c.fates.values()} == {Fate.NOT_ABOUT}
-    one = memory.explain(**ASKED, current_tokens=0, k=1)
+    one = explainer.explain(**ASKED, current_tokens=0, k=1)
     assert [c.fates[Tier.FULL] for c in one.candidates if c.item.reasons].count(Fate.WHOLE) == 1
     assert any(c.fates[Tier.FULL] is Fate.BEYOND_K for c in one.candidates)
-    active = memory.explain(**{**ASKED, "session_id": "s1"}, current_tokens=0, active_from_seq=1)
+    active = explainer.explain(**{**ASKED, "session_id": "s1"}, current_tokens=0, active_from_seq=1)
     assert active.hidden == 2
     assert not {"m1", "m3"} & {c.item.message_id for c in active.candidates}
-    assert memory.explain(**ASKED, current_tokens=900).candidates == []
+    assert explainer.explain(**ASKED, current_tokens=900).candidates == []
     memory.put_user("ada", memory="off")
-    assert memory.explain(**ASKED, current_tokens=0).limits.tier is Tier.OFF
+    assert explainer.explain(**ASKED, current_tokens=0).limits.tier is Tier.OFF
 
 
 def test_the_command_line_explains(settings: Settings) -> None:

@@ -34,6 +34,7 @@ RETRIEVAL = OPERATIONAL | {
     ("PUT", "/v1/sessions/{session_id}/facts/{key}"),
     ("DELETE", "/v1/sessions/{session_id}/facts/{key}"),
     ("GET", "/v1/facts"),
+    ("GET", "/v1/facts/history"),
     ("GET", "/v1/sessions"),
     ("GET", "/v1/sessions/{session_id}/messages"),
 }

@@ -19,7 +19,13 @@ from tests.support.rows import rows
 
 MEMORY_TABLE = re.compile(r"\b(messages|chunks|vectors|facts|fact_versions|index_tasks)\b")
 MESSAGE = {"user_id": "ada", "session_id": "s1", "role": "user", "content": "The gate is green."}
-REQUEST = {"user_id": "ada", "session_id": "s1", "query": "gate", "current_tokens": 0, "context_window_capacity": 1000}
+REQUEST: dict[str, Any] = {
+    "user_id": "ada",
+    "session_id": "s1",
+    "query": "gate",
+    "current_tokens": 0,
+    "context_window_capacity": 1000,
+}
 FACT = {"user_id": "ada", "session_id": "s1", "key": "drink", "value": "tea"}
 
 

@@ -18,7 +18,7 @@ from tests.support.http import client
 from tests.support.processes import eventually
 
 CALLERS, CONNECTIONS = 200, 4
-REQUEST = {
+REQUEST: dict[str, Any] = {
     "user_id": "ada",
     "session_id": "now",
     "query": "roses",

@@ -75,9 +75,14 @@ def import_history(file: BinaryIO, strict: bool, as_json: bool) -> None:
 def recall(capacity: int, explain: bool, as_json: bool, **request: Any) -> None:
     """Print the block that a host would inject for QUERY."""
     request["context_window_capacity"] = capacity
-    with output.memory() as memory:
-        told = memory.explain(**request) if explain else None
-        found = told.recall if told is not None else memory.recall(**request)
+    told = None
+    if explain:
+        with output.explainer() as explainer:
+            told = explainer.explain(**request)
+        found = told.recall
+    else:
+        with output.memory() as memory:
+            found = memory.recall(**request)
     if as_json:
         output.print_json(wire.recall(found) if told is None else wire.explanation(told))
         return
@@ -192,12 +197,12 @@ def fact_history(as_json: bool, **request: Any) -> None:
     """Values that later writes replaced, oldest first."""
     with output.memory() as memory:
         versions = memory.fact_history(**request)
-    rows = [(v.written_at.isoformat(), v.superseded_at.isoformat(), v.category, v.value) for v in versions]
-    header = ["written_at", "superseded_at", "category", "value"]
+    rows = [wire.fact_version(version) for version in versions]
     if as_json:
-        output.print_json([dict(zip(header, row, strict=True)) for row in rows])
+        output.print_json(rows)
     else:
-        output.print_table(rows, header)
+        header = ["written_at", "superseded_at", "category", "value"]
+        output.print_table([[row[name] for name in header] for row in rows], header)
 
 
 @click.group()

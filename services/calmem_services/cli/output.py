@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import click
 
 from calmem import logs
-from calmem.errors import PermanentError
+from calmem.explaining import Explainer
 from calmem.memory import Memory
+from calmem.models import Models
+from calmem.recall import Recaller
 from calmem.settings import Settings
 from calmem.storage.pool import Database
 
@@ -46,15 +48,24 @@ def settings() -> Settings:
     return chosen
 
 
+def _patient() -> Settings:
+    chosen = settings()
+    return replace(chosen, recall_deadline_ms=max(chosen.recall_deadline_ms, DEADLINE_MS))
+
+
 @contextmanager
 def memory() -> Iterator[Memory]:
-    """Memory over the configured database. Raises PermanentError when none is configured."""
-    chosen = settings()
-    if not chosen.database_url:
-        raise PermanentError("set CALMEM_DATABASE_URL; `calmem up` prints the one it runs")
-    patient = replace(chosen, recall_deadline_ms=max(chosen.recall_deadline_ms, DEADLINE_MS))
-    with Memory(settings=patient) as opened:
+    """Memory over the configured database or services. Raises PermanentError when neither is configured."""
+    with Memory(settings=_patient()) as opened:
         yield opened
+
+
+@contextmanager
+def explainer() -> Iterator[Explainer]:
+    """Explains recalls over the configured database, which the services do not."""
+    chosen = _patient()
+    with Database(chosen) as opened, closing(Recaller(opened, chosen, Models(chosen))) as recaller:
+        yield Explainer(opened, chosen, recaller)
 
 
 @contextmanager

@@ -38,6 +38,7 @@ SCHEMA: dict[str, Any] = {
         "status": {"type": "integer"},
         "detail": {"type": "string", "description": "what is wrong and what would be right"},
         "field": {"type": "string", "description": "the value that is wrong"},
+        "error": {"type": "string", "description": "the class of this error in `calmem.errors`"},
     },
 }
 
@@ -86,19 +87,22 @@ def install(app: FastAPI) -> None:
         status = status_of(exc)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             log.warning("request_failed", path=_route(request), error=str(exc))
+        kind = type(exc).__name__
         if isinstance(exc, InvalidInput):
-            return _document(status, str(exc), field=exc.field)
+            return _document(status, str(exc), error=kind, field=exc.field)
         if isinstance(exc, Unauthorized):
-            return _document(status, str(exc), headers={"WWW-Authenticate": "Bearer"})
+            return _document(status, str(exc), error=kind, headers={"WWW-Authenticate": "Bearer"})
         if isinstance(exc, RateLimited):
-            return _document(status, str(exc), headers={"Retry-After": str(exc.retry_after_seconds)})
-        return _document(status, str(exc))
+            return _document(status, str(exc), error=kind, headers={"Retry-After": str(exc.retry_after_seconds)})
+        return _document(status, str(exc), error=kind)
 
     def invalid_parameter(_request: Request, exc: Exception) -> JSONResponse:
         assert isinstance(exc, RequestValidationError)
         first = exc.errors()[0]
         field = str(first["loc"][-1])
-        return _document(HTTPStatus.UNPROCESSABLE_ENTITY, f"{field}: {first['msg']}", field=field)
+        return _document(
+            HTTPStatus.UNPROCESSABLE_ENTITY, f"{field}: {first['msg']}", error=InvalidInput.__name__, field=field
+        )
 
     def http_error(_request: Request, exc: Exception) -> JSONResponse:
         assert isinstance(exc, HTTPException)
@@ -128,13 +132,17 @@ def _sendable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()[:_LONGEST_TEXT]
 
 
-def _document(status: HTTPStatus, detail: str, *, field: str | None = None, headers: Any = None) -> JSONResponse:
+def _document(
+    status: HTTPStatus, detail: str, *, error: str | None = None, field: str | None = None, headers: Any = None
+) -> JSONResponse:
     body: dict[str, Any] = {
         "type": "about:blank",
         "title": status.phrase,
         "status": int(status),
         "detail": _sendable(detail),
     }
+    if error is not None:
+        body["error"] = error
     if field is not None:
         body["field"] = _sendable(field)
     extra = dict(headers or {})

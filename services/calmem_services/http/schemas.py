@@ -19,6 +19,12 @@ TIME: Schema = {"type": "string", "format": "date-time", "description": "ISO 860
 COUNT: Schema = {"type": "integer", "minimum": 0}
 TOKENS: Schema = {"type": "integer", "minimum": 0, "maximum": 2**53}
 K: Schema = {"type": "integer", "minimum": 1, "maximum": 1_000}
+ARMS: Schema = {
+    "type": "array",
+    "minItems": 1,
+    "items": {"enum": ["dense", "words"]},
+    "description": "one half of the search alone, for comparing",
+}
 ROLE: Schema = {"enum": ["user", "assistant", "tool", "system"]}
 _PART: Schema = {
     "type": "object",
@@ -67,6 +73,10 @@ ITEM = shown(
     {
         "message_ids": {"type": "array", "items": TEXT},
         "session_id": TEXT,
+        "seq": COUNT,
+        "chunk": {"type": "integer", "description": "the chunk it was found by"},
+        "start": COUNT,
+        "end": {**COUNT, "description": "`text` is the message's code points from `start` to before this"},
         "role": ROLE,
         "name": nullable(TEXT),
         "created_at": TIME,
@@ -89,6 +99,7 @@ _FACT_SHOWN: dict[str, Schema] = {
 }
 FACT = shown(_FACT_SHOWN)
 FACT_STORED = shown({"stored": {"type": "boolean"}}, sometimes=_FACT_SHOWN)
+FACT_VERSION = shown({"value": TEXT, "category": TEXT, "written_at": TIME, "superseded_at": TIME})
 RECALL = shown(
     {
         "block": TEXT,
@@ -138,6 +149,9 @@ def answer(schema: Schema, *, description: str = "Answer") -> dict[str, Any]:
 
 # Parameters: the schema is for the reader; the use cases check the value, the same way for every entrance.
 UserId = Annotated[str, Query(description="whose it is", json_schema_extra=ID)]
+SessionId = Annotated[str, Query(json_schema_extra=ID)]
+Key = Annotated[str, Query(json_schema_extra=KEY)]
+LaneAsked = Annotated[str, Query(json_schema_extra={"enum": ["live", "backfill"]})]
 UserIdInPath = Annotated[str, Path(json_schema_extra=ID)]
 SessionIdInPath = Annotated[str, Path(json_schema_extra=ID)]
 MessageIdInPath = Annotated[str, Path(json_schema_extra=ID)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from calmem.model import Explanation, Fact, Item, Message, Recall, Recorded, Session, User
+from calmem.model import Explanation, Fact, FactVersion, Item, Message, Recall, Recorded, Session, User
 
 
 def recorded(value: Recorded) -> dict[str, Any]:
@@ -16,12 +16,16 @@ def item(value: Item) -> dict[str, Any]:
     return {
         "message_ids": [value.message_id],
         "session_id": value.session_id,
+        "seq": value.seq,
+        "chunk": value.chunk_no,
+        "start": value.start,
+        "end": value.end,
         "role": value.role,
         "name": value.name,
         "created_at": value.created_at.isoformat(),
         "text": value.text,
-        "score": round(value.score, 6),
-        "scores": {name: round(score, 6) for name, score in value.scores.items()},
+        "score": value.score,
+        "scores": dict(value.scores),
         "reasons": list(value.reasons),
     }
 
@@ -37,6 +41,15 @@ def fact(value: Fact) -> dict[str, Any]:
         "updated_at": value.updated_at.isoformat(),
         "expires_at": None if value.expires_at is None else value.expires_at.isoformat(),
         "source": value.source,
+    }
+
+
+def fact_version(value: FactVersion) -> dict[str, Any]:
+    return {
+        "value": value.value,
+        "category": value.category,
+        "written_at": value.written_at.isoformat(),
+        "superseded_at": value.superseded_at.isoformat(),
     }
 
 

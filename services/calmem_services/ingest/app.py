@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
-from calmem.model import KeyScope
+from calmem.model import KeyScope, Lane
 from calmem.queueing import WakeUps
 from calmem.recording import Recorder
 from calmem.settings import Settings
@@ -21,7 +21,7 @@ from calmem_services.http.access import Access
 from calmem_services.http.app import build
 from calmem_services.http.bodies import read_body
 from calmem_services.http.problems import documented
-from calmem_services.http.schemas import MessageIdInPath, SessionIdInPath, UserId, UserIdInPath
+from calmem_services.http.schemas import LaneAsked, MessageIdInPath, SessionIdInPath, UserId, UserIdInPath
 
 # JSON escapes of a text may take six bytes for one.
 _JSON_GROWTH = 6
@@ -71,12 +71,12 @@ def create_app(settings: Settings) -> FastAPI:
         },
         response_class=JSONResponse,
     )
-    async def record(request: Request) -> JSONResponse:
-        """Store one message. Idempotent by `message_id`."""
+    async def record(request: Request, lane: LaneAsked = Lane.LIVE) -> JSONResponse:
+        """Store one message. Idempotent by `message_id`. `lane=backfill`: indexed behind live messages."""
         fields = await read_body(
             request, schemas.MESSAGE_IN, limit_bytes=_JSON_GROWTH * settings.message_bytes + 1_048_576
         )
-        stored = await run_in_threadpool(recorder.record, **fields)
+        stored = await run_in_threadpool(recorder.record, lane=lane, **fields)
         return JSONResponse(wire.recorded(stored), status_code=201 if stored.created else 200)
 
     batch = {"type": "array", "minItems": 1, "maxItems": settings.batch_messages, "items": schemas.MESSAGE_IN}
@@ -90,10 +90,10 @@ def create_app(settings: Settings) -> FastAPI:
             **documented(400, 403, 409, 413, 415, 422, 503),
         },
     )
-    async def record_many(request: Request) -> dict[str, Any]:
+    async def record_many(request: Request, lane: LaneAsked = Lane.LIVE) -> dict[str, Any]:
         """Store up to 1,000 messages, all or none."""
         fields = await read_body(request, batch_body, limit_bytes=_BATCH_BYTES)
-        stored = await run_in_threadpool(recorder.record_many, fields["messages"])
+        stored = await run_in_threadpool(recorder.record_many, fields["messages"], lane=lane)
         return {"results": [wire.recorded(one) for one in stored]}
 
     @app.get(

@@ -13,16 +13,17 @@ from calmem import metrics
 from calmem.facts import Facts
 from calmem.model import KeyScope
 from calmem.models import ActiveModel, Models
+from calmem.paging import MAX_PAGE, PAGE
 from calmem.recall import Recaller
 from calmem.settings import Settings
 from calmem.storage.pool import Database
-from calmem.users import MAX_PAGE, PAGE, Users
+from calmem.users import Users
 from calmem_services.http import health, schemas, wire
 from calmem_services.http.access import Access
 from calmem_services.http.app import build
 from calmem_services.http.bodies import read_body
 from calmem_services.http.problems import documented
-from calmem_services.http.schemas import KeyInPath, SessionIdInPath, UserId
+from calmem_services.http.schemas import Key, KeyInPath, SessionId, SessionIdInPath, UserId
 
 _BODY_BYTES = 4_194_304
 _RECALL = schemas.closed(
@@ -40,15 +41,25 @@ _RECALL = schemas.closed(
         "until": schemas.TIME,
         "k": schemas.K,
         "style": {"enum": ["list", "prose"]},
+        "block_tokens": {"type": "integer", "minimum": 1, "maximum": 1_000_000},
+        "arms": schemas.ARMS,
+        "now": schemas.TIME,
     },
 )
 _SEARCH = schemas.closed(
     {"user_id": schemas.ID, "query": schemas.TEXT},
-    {"k": schemas.K, "since": schemas.TIME, "until": schemas.TIME, "session_id": schemas.ID},
+    {
+        "k": schemas.K,
+        "since": schemas.TIME,
+        "until": schemas.TIME,
+        "session_id": schemas.ID,
+        "arms": schemas.ARMS,
+        "now": schemas.TIME,
+    },
 )
 _FACT = schemas.closed(
     {"user_id": schemas.ID, "value": {"type": "string", "minLength": 1, "description": "not blank, up to 16 KiB"}},
-    {"category": schemas.LABEL, "expires_at": schemas.TIME},
+    {"category": schemas.LABEL, "expires_at": schemas.TIME, "source": schemas.LABEL},
 )
 _SCOPES = {
     "POST /v1/recall": KeyScope.RECALL,
@@ -56,6 +67,7 @@ _SCOPES = {
     "GET /v1/sessions": KeyScope.RECALL,
     "GET /v1/sessions/{session_id}/messages": KeyScope.RECALL,
     "GET /v1/facts": KeyScope.FACTS,
+    "GET /v1/facts/history": KeyScope.FACTS,
     "PUT /v1/sessions/{session_id}/facts/{key}": KeyScope.FACTS,
     "DELETE /v1/sessions/{session_id}/facts/{key}": KeyScope.FACTS,
 }
@@ -139,6 +151,18 @@ def create_app(settings: Settings) -> FastAPI:
         """Live facts, newest write first. `pattern` is a glob over the key: `*`, `?`, `[…]`."""
         found = facts.recall(user_id=user_id, pattern=pattern, category=category, session_id=session_id)
         return {"facts": [wire.fact(fact) for fact in found]}
+
+    @app.get(
+        "/v1/facts/history",
+        responses={
+            200: schemas.answer(schemas.shown({"versions": {"type": "array", "items": schemas.FACT_VERSION}})),
+            **documented(403, 404, 422, 503),
+        },
+    )
+    def fact_history(user_id: UserId, session_id: SessionId, key: Key) -> dict[str, Any]:
+        """The values that later writes replaced, oldest first."""
+        versions = facts.history(user_id=user_id, session_id=session_id, key=key)
+        return {"versions": [wire.fact_version(version) for version in versions]}
 
     @app.delete(
         "/v1/sessions/{session_id:id}/facts/{key:id}",

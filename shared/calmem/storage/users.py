@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from calmem.errors import Forbidden, Overtaken
-from calmem.model import Session, User, UserSummary
+from calmem.model import Session, StoredUser, UserSummary
 from calmem.storage.pool import Connection
 
 _USER = "SELECT user_no, user_id, memory_on, time_zone, key FROM users WHERE user_id = %s"
 
 
-def get_user(conn: Connection, user_id: str) -> User | None:
+def get_user(conn: Connection, user_id: str) -> StoredUser | None:
     row = conn.execute(_USER, (user_id,)).fetchone()
     return None if row is None else _user(row)
 
@@ -21,7 +21,7 @@ def get_user(conn: Connection, user_id: str) -> User | None:
 _CREATE = "INSERT INTO users (user_id, key) VALUES (%s, %s) ON CONFLICT (user_id) DO NOTHING"
 
 
-def ensure_user(conn: Connection, user_id: str) -> User:
+def ensure_user(conn: Connection, user_id: str) -> StoredUser:
     """The user, created with memory on and UTC when new."""
     user = get_user(conn, user_id)
     while user is None:  # again only if the row is deleted between the two statements
@@ -37,19 +37,19 @@ RETURNING user_no, user_id, memory_on, time_zone, key
 """
 
 
-def update_user(conn: Connection, user_no: int, *, memory_on: bool | None, time_zone: str | None) -> User | None:
+def update_user(conn: Connection, user_no: int, *, memory_on: bool | None, time_zone: str | None) -> StoredUser | None:
     """Change what is not None; None when the user was deleted meanwhile."""
     values = {"user_no": user_no, "memory_on": memory_on, "time_zone": time_zone}
     row = conn.execute(_UPDATE, values).fetchone()
     return None if row is None else _user(row)
 
 
-def _user(row: tuple[object, ...]) -> User:
+def _user(row: tuple[object, ...]) -> StoredUser:
     user_no, user_id, memory_on, time_zone, key = row
     assert isinstance(user_no, int)
     assert isinstance(memory_on, bool)
     assert isinstance(key, bytes)
-    return User(user_no=user_no, user_id=str(user_id), memory_on=memory_on, time_zone=str(time_zone), key=key)
+    return StoredUser(user_no=user_no, user_id=str(user_id), memory_on=memory_on, time_zone=str(time_zone), key=key)
 
 
 _SESSION_OWNER = "SELECT user_no, session_no FROM sessions WHERE session_id = %s"

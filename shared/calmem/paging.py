@@ -1,0 +1,31 @@
+"""Pages of a list: how long one may be, and the cursor of the next. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from calmem.errors import InvalidInput
+
+PAGE = 100
+MAX_PAGE = 1_000
+
+
+def check(cursor: str | None, limit: int) -> tuple[int, int]:
+    """(the last place already shown, the limit). Raises InvalidInput for a cursor that no page gave, or a limit out of range."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_PAGE:
+        raise InvalidInput("limit", f"must be a whole number from 1 to {MAX_PAGE}")
+    if cursor is None:
+        return 0, limit
+    try:
+        after = int.from_bytes(base64.b16decode(cursor), "big")
+    except (ValueError, binascii.Error, TypeError) as exc:
+        raise InvalidInput("cursor", "must be the `next_cursor` of an earlier page") from exc
+    if after >= 2**63:
+        raise InvalidInput("cursor", "must be the `next_cursor` of an earlier page")
+    return after, limit
+
+
+def cursor(after: int) -> str:
+    """What continues behind this place."""
+    return base64.b16encode(after.to_bytes(8, "big")).decode("ascii")

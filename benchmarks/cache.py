@@ -18,7 +18,7 @@ from benchmarks.recall import ask
 from benchmarks.report import Row, asked_quick, p50, percentile, publish
 from benchmarks.running import Bench, bench, wait_until
 from calmem import embedding
-from calmem.cache import BLOCK_ROWS, Held
+from calmem.held import BLOCK_ROWS, Held
 from calmem.storage import vectors
 from calmem.storage.vectors import Marks, Vectors
 from calmem_services.local.stack import free_ports

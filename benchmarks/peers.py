@@ -32,8 +32,8 @@ from benchmarks.recall import ask
 from benchmarks.report import Row, asked_quick, p50, percentile, publish
 from benchmarks.running import Bench, bench
 from calmem import embedding
-from calmem.cache import Held
 from calmem.embedding import Embedder
+from calmem.held import Held
 from calmem.settings import Settings
 from calmem.storage import search
 from calmem.storage.vectors import Marks, Vectors

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from calmem import budget
-from calmem.fates import Fate
-from calmem.model import Budget, Candidate, Explanation, Item, Recall, Tier
+from calmem.fates import Candidate, Explanation, Fate
+from calmem.model import Budget, Item, Recall, Tier
 from calmem.recall import Recaller
 from calmem.searching import Trace
 from calmem.settings import Settings

@@ -1,8 +1,12 @@
-"""What becomes of the candidates of a recall."""
+"""A recall explained: what became of its candidates."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+
+from calmem.model import Budget, Item, Recall, Tier
 
 
 class Fate(StrEnum):
@@ -41,3 +45,25 @@ _FATES = {
     Fate.NOT_ABOUT: "dropped: the query is not about this user's memory",
     Fate.OUT_OF_SIGHT: "dropped: in the active context or gone by the time it was loaded",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """What a recall considered: with its score when it was ranked, and what becomes of it at each tier that searches."""
+
+    item: Item
+    fates: Mapping[Tier, Fate]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """A recall, and how it came about.
+
+    `candidates`: the ranked ones, best first, then what was dropped before ranking; none when nothing was searched.
+    `hidden`: how many chunks of the active context were left out of the search.
+    """
+
+    recall: Recall
+    limits: Budget
+    candidates: Sequence[Candidate]
+    hidden: int

@@ -11,8 +11,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calmem.fates import Fate
-
 Role = Literal["user", "assistant", "tool", "system"]
 ROLES: tuple[Role, ...] = ("user", "assistant", "tool", "system")
 Style = Literal["list", "prose"]
@@ -304,28 +302,6 @@ class Recall:
     facts: Sequence[Fact]
     degraded: str | None
     timings_ms: Mapping[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """What a recall considered: with its score when it was ranked, and what becomes of it at each tier that searches."""
-
-    item: Item
-    fates: Mapping[Tier, Fate]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """A recall, and how it came about.
-
-    `candidates`: the ranked ones, best first, then what was dropped before ranking; none when nothing was searched.
-    `hidden`: how many chunks of the active context were left out of the search.
-    """
-
-    recall: Recall
-    limits: Budget
-    candidates: Sequence[Candidate]
-    hidden: int
 
 
 @dataclass(frozen=True, kw_only=True)

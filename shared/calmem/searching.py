@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calmem import ranking, timephrases, words
-from calmem.cache import VectorCache, View
+from calmem.cache import VectorCache
 from calmem.embedding import Embedder, understands
 from calmem.errors import ModelUnavailable, TransientError
+from calmem.held import View
 from calmem.model import Budget, DenseHit, DenseHits, Item, SearchIndex, StoredUser, Window, WordHits
 from calmem.models import Models
 from calmem.settings import Settings

@@ -7,7 +7,8 @@ from typing import Any, BinaryIO
 
 import click
 
-from calmem.model import Candidate, Explanation, Fact, Item, Lane, Receipt, Tier
+from calmem.fates import Candidate, Explanation
+from calmem.model import Fact, Item, Lane, Receipt, Tier
 from calmem.recall import MAX_K
 from calmem_services.cli import output
 from calmem_services.cli.importing import Report, import_lines, read_lines

@@ -12,7 +12,8 @@ from fastapi.responses import Response
 from calmem import budget
 from calmem.errors import Forbidden, InvalidInput
 from calmem.explaining import Explainer
-from calmem.model import Explanation, KeyScope
+from calmem.fates import Explanation
+from calmem.model import KeyScope
 from calmem.recall import Recaller
 from calmem.settings import Settings
 from calmem.storage.pool import Database

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from calmem.model import Explanation, Fact, FactVersion, Item, Message, Recall, Recorded, Session, User
+from calmem.fates import Explanation
+from calmem.model import Fact, FactVersion, Item, Message, Recall, Recorded, Session, User
 
 
 def recorded(value: Recorded) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calmem.cache import BLOCK_ROWS, Held
+from calmem.held import BLOCK_ROWS, Held
 from calmem.storage.vectors import Marks, Vectors
 from tests.support.vectors import units
 

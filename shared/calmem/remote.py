@@ -265,7 +265,7 @@ def _value(name: str, value: object) -> str:
         value = text.parse_time(value, field=name).isoformat()
     try:
         if isinstance(value, set | frozenset):
-            value = sorted(value)
+            value = sorted(value, key=str)
         return json.dumps(value, allow_nan=False, default=_as_dict)
     except (TypeError, ValueError, RecursionError) as exc:
         raise InvalidInput(name, "must be JSON (no NaN, no other types)") from exc

@@ -36,6 +36,11 @@ ROUTES: list[tuple[str, str, str, dict[str, Any], KeyScope]] = [
     ("ingest", "PUT", "/v1/users/ada", {"json": {"memory": "on"}}, KeyScope.ADMIN),
     ("retrieval", "PUT", "/v1/sessions/s1/facts/home.city", {"json": FACT}, KeyScope.FACTS),
     ("retrieval", "GET", "/v1/facts", {"params": ADA}, KeyScope.FACTS),
+    (
+        *("retrieval", "GET", "/v1/facts/history"),
+        {"params": {**ADA, "session_id": "s1", "key": "home.city"}},
+        KeyScope.FACTS,
+    ),
     ("retrieval", "POST", "/v1/recall", {"json": RECALL}, KeyScope.RECALL),
     ("retrieval", "POST", "/v1/search", {"json": {"user_id": "ada", "query": "boiler"}}, KeyScope.RECALL),
     ("retrieval", "GET", "/v1/sessions", {"params": ADA}, KeyScope.RECALL),
@@ -55,7 +60,7 @@ def send(calmem: Services, service: str, method: str, path: str, **request: Any)
 
 def test_every_route_is_listed_here() -> None:
     listed = {(service, method) for service, method, *_ in ROUTES}
-    assert len(ROUTES) == 14
+    assert len(ROUTES) == 15
     assert listed == {
         (service, method) for service in ("ingest", "retrieval") for method in ("GET", "PUT", "POST", "DELETE")
     }

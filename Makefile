@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 TOOLS := .tools
 PEERS := .venv-peers
 
-.PHONY: setup demo test tools check bench bench-peers clean
+.PHONY: setup browser demo test tools check bench bench-peers clean
 
 setup: $(READY)
 
@@ -24,14 +24,19 @@ tools:
 	  && dpkg-deb --extract prometheus_*.deb deb && mv deb/usr/bin/promtool . && rm -rf deb prometheus_*.deb; } \
 	  || echo 'no promtool here: the alerts are not checked'
 
+# Chromium of the console's tests. Without root the tests that need one are skipped, and say so.
+browser:
+	@command -v chromium > /dev/null || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null || \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core > /dev/null; }
+
 demo: $(READY)
 	$(BIN)/calmem demo
 
-test: $(READY)
+test: $(READY) browser
 	$(BIN)/pytest
 
 # The test runner's last line is the last line of all.
-check: $(READY) tools
+check: $(READY) browser tools
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

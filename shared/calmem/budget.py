@@ -42,6 +42,11 @@ def tier(current_tokens: int, context_window_capacity: int, settings: Settings) 
     return Budget(tier=Tier.FACTS_ONLY, episodes=0, block=settings.facts_block_tokens)
 
 
+def searching_tiers(settings: Settings) -> list[Budget]:
+    """The budgets of the tiers that search, the largest first."""
+    return [tier(tenths, 10, settings) for tenths in (0, 6, 7)]
+
+
 def _check(current_tokens: int, context_window_capacity: int) -> None:
     for field, value, least in (
         ("current_tokens", current_tokens, 0),

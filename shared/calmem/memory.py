@@ -7,8 +7,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from calmem.explaining import Explainer
 from calmem.facts import Facts
-from calmem.model import Fact, FactVersion, Item, Lane, Message, Recall, Receipt, Recorded, Session, User
+from calmem.model import Explanation, Fact, FactVersion, Item, Lane, Message, Recall, Receipt, Recorded, Session, User
 from calmem.models import Models
 from calmem.queueing import WakeUps
 from calmem.recall import Recaller
@@ -41,6 +42,7 @@ class Memory:
         self._database.open()
         self._recorder = Recorder(self._database, WakeUps(chosen.redis_url), chosen)
         self._recaller = Recaller(self._database, chosen, Models(chosen))
+        self._explainer = Explainer(self._database, chosen, self._recaller)
         self._facts = Facts(self._database)
         self._users = Users(self._database)
 
@@ -65,6 +67,10 @@ class Memory:
     def recall(self, /, **request: Any) -> Recall:
         """See `calmem.recall.Recaller.recall`."""
         return self._recaller.recall(**request)
+
+    def explain(self, /, **request: Any) -> Explanation:
+        """See `calmem.explaining.Explainer.explain`."""
+        return self._explainer.explain(**request)
 
     def search(self, /, **request: Any) -> list[Item]:
         """See `calmem.recall.Recaller.search`."""
@@ -147,6 +153,7 @@ class AsyncMemory:
     record = _threaded(Memory.record)
     record_many = _threaded(Memory.record_many)
     recall = _threaded(Memory.recall)
+    explain = _threaded(Memory.explain)
     search = _threaded(Memory.search)
     remember_fact = _threaded(Memory.remember_fact)
     recall_facts = _threaded(Memory.recall_facts)

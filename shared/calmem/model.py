@@ -73,6 +73,23 @@ class Message:
     indexed: bool
 
 
+class IndexState(StrEnum):
+    """Where a message stands in the active index. `empty`: it has no text of its own to index."""
+
+    INDEXED = "indexed"
+    WAITING = "waiting"
+    FAILED = "failed"
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A message as an operator sees it."""
+
+    message: Message
+    state: IndexState
+
+
 @dataclass(frozen=True, kw_only=True)
 class Session:
     session_id: str
@@ -90,6 +107,17 @@ class User:
     memory_on: bool
     time_zone: str
     key: bytes = field(repr=False)  # of the user's word postings: never shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserSummary:
+    """A user in a list, with how much there is of them."""
+
+    user_id: str
+    memory_on: bool
+    sessions: int
+    messages: int
+    created_at: datetime
 
 
 class KeyScope(StrEnum):
@@ -257,6 +285,66 @@ class Recall:
     facts: Sequence[Fact]
     degraded: str | None
     timings_ms: Mapping[str, float]
+
+
+class Fate(StrEnum):
+    """What became of a candidate of a recall, and why."""
+
+    WHOLE = "whole"
+    SHORTENED = "shortened"
+    MERGED = "merged"
+    NO_ROOM = "no_room"
+    BEYOND_K = "beyond_k"
+    ENDED = "ended"
+    LOW_COSINE = "low_cosine"
+    NOT_BEST = "not_best"
+    NOT_ABOUT = "not_about"
+    OUT_OF_SIGHT = "out_of_sight"
+
+    @property
+    def kept(self) -> bool:
+        """Whether its text is in the block."""
+        return self in (Fate.WHOLE, Fate.SHORTENED, Fate.MERGED)
+
+    @property
+    def meaning(self) -> str:
+        return _FATES[self]
+
+
+_FATES = {
+    Fate.WHOLE: "in the block",
+    Fate.SHORTENED: "in the block, its beginning only: no room for more",
+    Fate.MERGED: "in the block, as one with the piece of the same message beside it",
+    Fate.NO_ROOM: "dropped: no room left in the budget",
+    Fate.BEYOND_K: "dropped: more items than asked for (k)",
+    Fate.ENDED: "dropped: packing had ended, too many before it did not fit",
+    Fate.LOW_COSINE: "dropped: found by meaning alone, and less similar than the threshold",
+    Fate.NOT_BEST: "dropped: not among the best that are loaded",
+    Fate.NOT_ABOUT: "dropped: the query is not about this user's memory",
+    Fate.OUT_OF_SIGHT: "dropped: in the active context or gone by the time it was loaded",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """What a recall considered: with its score when it was ranked, and what becomes of it at each tier that searches."""
+
+    item: Item
+    fates: Mapping[Tier, Fate]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """A recall, and how it came about.
+
+    `candidates`: the ranked ones, best first, then what was dropped before ranking; none when nothing was searched.
+    `hidden`: how many chunks of the active context were left out of the search.
+    """
+
+    recall: Recall
+    limits: Budget
+    candidates: Sequence[Candidate]
+    hidden: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import regex
 
 from calmem import block, budget
-from calmem.model import Block, Budget, DenseHit, DenseHits, Fact, Item, Place, Style, Window, WordHit, WordHits
+from calmem.model import Block, Budget, DenseHit, DenseHits, Fact, Fate, Item, Place, Style, Window, WordHit, WordHits
 from calmem.words import Script
 
 # Evidence: how much likelier an item of score s is than one of score 0, as exp(EVIDENCE * s).
@@ -267,6 +267,15 @@ def rank(
     return [item for _, item in scored]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """The block, the items in it, best first, and by chunk_no what became of every item that was ranked."""
+
+    block: Block
+    items: Sequence[Item]
+    fates: Mapping[int, Fate]
+
+
 def fit(
     ranked: Sequence[Item],
     *,
@@ -276,8 +285,8 @@ def fit(
     limits: Budget,
     style: Style,
     new_user: bool,
-) -> tuple[Block, list[Item]]:
-    """The block and the items in it, best first: taken one by one as long as they fit.
+) -> Packed:
+    """The block of what fits, taken one by one.
 
     Without `k` they are taken by evidence per token, so that several short items go before a long one that says no
     more than each of them; with `k`, and when the latest come first, as they are ranked. Facts come first and are cut
@@ -290,14 +299,16 @@ def fit(
     kept, left_out = block.fit_facts(facts, whole)
     used = block.facts_quarters(kept, left_out)
     if whole < used:
-        return Block(text="", tokens=0, facts_left_out=len(facts)), []
+        nothing = Block(text="", tokens=0, facts_left_out=len(facts))
+        return Packed(block=nothing, items=[], fates={item.chunk_no: Fate.NO_ROOM for item in ranked})
     room = min(whole - used, 4 * limits.episodes)
     place = {item.chunk_no: n for n, item in enumerate(ranked)}
     by_score = all(a.score >= b.score for a, b in pairwise(ranked))
     order = sorted(ranked, key=_per_token) if k is None and by_score else ranked
-    chosen = sorted(_take(order, k, room, look), key=lambda item: place[item.chunk_no])
+    taken, fates = _take(order, k, room, look)
+    chosen = sorted(taken, key=lambda item: place[item.chunk_no])
     rendered = block.render(items=chosen, facts=kept, facts_left_out=left_out, look=look, new_user=new_user)
-    return rendered, chosen
+    return Packed(block=rendered, items=chosen, fates=fates)
 
 
 def _per_token(item: Item) -> float:
@@ -305,12 +316,14 @@ def _per_token(item: Item) -> float:
     return log(budget.quarters(item.text) + LINE_QUARTERS) - EVIDENCE * item.score
 
 
-def _take(ranked: Sequence[Item], k: int | None, room: int, look: block.Look) -> list[Item]:
+def _take(ranked: Sequence[Item], k: int | None, room: int, look: block.Look) -> tuple[list[Item], Mapping[int, Fate]]:
     chosen: list[Item] = []
+    fates = {item.chunk_no: Fate.NO_ROOM for item in ranked}
     headers: set[str] = set()
     skipped = 0
-    for item in ranked:
+    for tried, item in enumerate(ranked):
         if skipped > MOST_SKIPPED:
+            fates |= {left.chunk_no: Fate.ENDED for left in ranked[tried:]}
             break
         places = [n for n, other in enumerate(chosen) if _touch(item, other)]
         if places:
@@ -321,16 +334,19 @@ def _take(ranked: Sequence[Item], k: int | None, room: int, look: block.Look) ->
             merged = replace(chosen[places[0]], start=merged.start, end=merged.end, text=merged.text)
             cost = _cost(merged, look) - sum(_cost(chosen[n], look) for n in places)
             if cost <= room:
+                fates[item.chunk_no] = Fate.MERGED
                 chosen[places[0]] = merged
                 for n in reversed(places[1:]):
                     del chosen[n]
                 room -= cost
             continue
         if k is not None and len(chosen) >= k:
+            fates |= {left.chunk_no: Fate.BEYOND_K for left in ranked[tried:]}
             break
         title = block.header(item, look)
         extra = 0 if title in headers else budget.quarters(title) + 1
         cost = _cost(item, look) + extra
+        fate = Fate.WHOLE
         if cost > room:
             if room - extra < LEAST_EXCERPT:
                 skipped += 1
@@ -340,10 +356,12 @@ def _take(ranked: Sequence[Item], k: int | None, room: int, look: block.Look) ->
             if cost > room or not item.text.strip():
                 skipped += 1
                 continue
+            fate = Fate.SHORTENED
         room -= cost
         headers.add(title)
         chosen.append(item)
-    return chosen
+        fates[item.chunk_no] = fate
+    return chosen, fates
 
 
 def _cost(item: Item, look: block.Look) -> int:

@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 
 from calmem import budget, ranking, text
 from calmem.errors import InvalidInput
-from calmem.model import Block, Budget, Fact, Item, Recall, SearchIndex, Style, Tier, User
+from calmem.model import Budget, Fact, Item, Recall, SearchIndex, Style, Tier, User
 from calmem.models import Models
-from calmem.searching import ARMS, Clock, Memory, Searcher, hide_nothing
+from calmem.searching import ARMS, Clock, Memory, Searcher, Trace, hide_nothing
 from calmem.settings import Settings
 from calmem.storage import facts, indexes, search, users
 from calmem.storage.pool import Connection, Database
@@ -63,6 +63,7 @@ class Recaller:
         block_tokens: int | None = None,
         arms: Collection[str] = ARMS,
         now: datetime | None = None,
+        trace: Trace | None = None,
     ) -> Recall:
         """The MOIM block for one turn, sized by the fill ratio `current_tokens / context_window_capacity`.
 
@@ -70,7 +71,7 @@ class Recaller:
         `active_from_seq`; they are left out, all others are searched. `since` (inclusive) and `until`
         (exclusive) filter by the messages' time. `k` limits the number of items, `block_tokens` the whole
         block below its tier's limit. `arms` leaves out one half of the search (evaluation), `now` is the time
-        that "yesterday" refers to.
+        that "yesterday" refers to. `trace` is filled with what was considered (see `calmem.explaining`).
 
         Past the deadline (setting `recall_deadline_ms`) it answers with what it has and says so in `degraded`.
         Raises InvalidInput, Forbidden (session of another user), TransientError (database unreachable).
@@ -128,9 +129,9 @@ class Recaller:
         zone = ZoneInfo("UTC" if user is None else user.time_zone)
         ranked: list[Item] = []
         if memory is not None and limits.episodes > 0:
-            ranked = self._find(asked, memory, clock)
+            ranked = self._find(asked, memory, clock, trace)
 
-        def build() -> tuple[Block, list[Item]]:
+        def pack(limits: Budget) -> ranking.Packed:
             return ranking.fit(
                 ranked,
                 k=asked.k,
@@ -141,9 +142,12 @@ class Recaller:
                 new_user=memory is None,
             )
 
-        rendered, chosen = clock.stage("pack", build)
+        packed = clock.stage("pack", lambda: pack(limits))
+        if trace is not None:
+            trace.memory, trace.ranked, trace.pack = memory, ranked, pack
+        block = packed.block
         return _answer(
-            limits, rendered.text, rendered.tokens, current_tokens, context_window_capacity, chosen, remembered, clock
+            limits, block.text, block.tokens, current_tokens, context_window_capacity, packed.items, remembered, clock
         )
 
     def search(
@@ -190,10 +194,10 @@ class Recaller:
         memory = self._searcher.read(clock, open_memory)
         return [] if memory is None else self._find(asked, memory, clock)[:k]
 
-    def _find(self, asked: _Asked, memory: Memory, clock: Clock) -> list[Item]:
+    def _find(self, asked: _Asked, memory: Memory, clock: Clock, trace: Trace | None = None) -> list[Item]:
         if not asked.query.strip():
             return []
-        return self._searcher.find(asked.query, memory, clock, arms=asked.arms, now=asked.now)
+        return self._searcher.find(asked.query, memory, clock, arms=asked.arms, now=asked.now, trace=trace)
 
 
 def _answer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeVar
 from zoneinfo import ZoneInfo
@@ -14,7 +14,7 @@ from calmem import ranking, timephrases, words
 from calmem.cache import VectorCache
 from calmem.embedding import understands
 from calmem.errors import ModelUnavailable, TransientError
-from calmem.model import DenseHit, DenseHits, Item, SearchIndex, User, Window, WordHits
+from calmem.model import Budget, DenseHit, DenseHits, Item, SearchIndex, User, Window, WordHits
 from calmem.models import Models
 from calmem.settings import Settings
 from calmem.storage import search
@@ -39,6 +39,20 @@ class Memory:
     index: SearchIndex
     speakers: Sequence[str]
     hide: Callable[[Connection], list[int]]  # chunk_nos of the active context as it is now
+
+
+@dataclass(kw_only=True)
+class Trace:
+    """Filled by one recall with what it considered, for `calmem.explaining`."""
+
+    memory: Memory | None = None
+    dense: DenseHits = field(default_factory=DenseHits)
+    words: WordHits = field(default_factory=WordHits)
+    about: bool = True
+    near: frozenset[int] = frozenset()  # chunk_nos good enough by meaning alone
+    best: frozenset[int] = frozenset()  # chunk_nos that were loaded and ranked, if they were still in sight
+    ranked: Sequence[Item] = ()
+    pack: Callable[[Budget], ranking.Packed] | None = None  # what recall makes of `ranked`, for any budget
 
 
 def hide_nothing(_conn: Connection) -> list[int]:
@@ -90,7 +104,16 @@ class Searcher:
         if self._cache is not None:
             self._cache.close()
 
-    def find(self, asked: str, memory: Memory, clock: Clock, *, arms: Collection[str], now: datetime) -> list[Item]:
+    def find(
+        self,
+        asked: str,
+        memory: Memory,
+        clock: Clock,
+        *,
+        arms: Collection[str],
+        now: datetime,
+        trace: Trace | None = None,
+    ) -> list[Item]:
         """Both arms side by side, fused and ranked, best first."""
         view = timephrases.read(asked, now=now, zone=ZoneInfo(memory.user.time_zone))
         scope = memory.scope
@@ -116,6 +139,9 @@ class Searcher:
         if "dense" in arms and memory.index.dimension is None:
             dense_hits = DenseHits()  # no vector has been written yet
         script = words.script(query)
+        meant, said = dense_hits or DenseHits(), word_hits or WordHits()
+        if trace is not None:
+            trace.dense, trace.words = meant, said
         # One arm alone cannot tell; its own threshold has to do.
         if (
             dense_hits is not None
@@ -127,11 +153,15 @@ class Searcher:
                 min_cosine=self._settings.min_cosine,
             )
         ):
+            if trace is not None:
+                trace.about = False
             return []
-        meant, said = dense_hits or DenseHits(), word_hits or WordHits()
         weights = ranking.weights(script, understood=meant.understood)
         told = {hit.chunk_no for hit in said.hits}
         near = [h.chunk_no for h in meant.hits if h.cosine >= self._settings.min_cosine and h.chunk_no not in told]
+
+        if trace is not None:
+            trace.near = frozenset(near)
 
         def load(conn: Connection) -> list[Item]:
             search.bound_reads(conn, int(max(clock.left(), LOAD_SECONDS) * 1_000))
@@ -153,6 +183,8 @@ class Searcher:
                 min_cosine=self._settings.min_cosine,
                 limit=LOADED,
             )
+            if trace is not None:
+                trace.best = frozenset(one.chunk_no for one in found if one.chunk_no is not None)
             loaded = search.load_items(
                 conn,
                 visible,

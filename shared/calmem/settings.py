@@ -55,6 +55,8 @@ class Settings:
     gateway_summary_tokens: int = _setting(400, "longest summary; never more than a tenth of the window")
     gateway_deadline_ms: int = _setting(500, "time memory may add to a chat request; later it passes unchanged")
     gateway_timeout_seconds: float = _setting(600.0, "longest silence of the upstream")
+    console_port: int = _setting(8104, "port of the web console")
+    console_login_hours: float = _setting(12.0, "how long a login to the web console lasts")
     mcp_port: int = _setting(8105, "port of the MCP server over HTTP")
     mcp_user: str = _setting("", "whose memory `calmem mcp` over stdio opens")
     mcp_session: str = _setting("", "session that facts from MCP are written to; empty: one of the user's own")

@@ -25,7 +25,7 @@ class Users:
     def get(self, user_id: str) -> User:
         """Raises NotFound for a user who was never seen."""
         with self._database.connection() as conn:
-            return _user(conn, user_id)
+            return find_user(conn, user_id)
 
     def put(self, user_id: str, *, memory: str | None = None, time_zone: str | None = None) -> User:
         """Create the user or change what is given: `memory` "on" or "off", `time_zone` an IANA name.
@@ -48,17 +48,17 @@ class Users:
     def delete_user(self, user_id: str) -> Receipt:
         """Remove everything of the user, also what a worker is embedding now; counts per kind."""
         with self._database.connection() as conn:
-            return Receipt(removed=users.delete_user(conn, _user(conn, user_id).user_no))
+            return Receipt(removed=users.delete_user(conn, find_user(conn, user_id).user_no))
 
     def delete_session(self, user_id: str, session_id: str) -> Receipt:
         with self._database.connection() as conn:
-            user_no, session_no = _session(conn, user_id, session_id)
+            user_no, session_no = find_session(conn, user_id, session_id)
             return Receipt(removed=users.delete_session(conn, user_no, session_no))
 
     def delete_message(self, user_id: str, message_id: str) -> Receipt:
         message_id = text.clean_id(message_id, field="message_id")
         with self._database.connection() as conn:
-            removed = users.delete_message(conn, _user(conn, user_id).user_no, message_id)
+            removed = users.delete_message(conn, find_user(conn, user_id).user_no, message_id)
             if removed is None:
                 raise NotFound("message_id: this user has no such message; nothing was removed")
             return Receipt(removed=removed)
@@ -68,10 +68,10 @@ class Users:
     ) -> tuple[list[Session], str | None]:
         """One page of the user's sessions, oldest first, and the cursor of the next page or None."""
         with self._database.connection() as conn:
-            user = _user(conn, user_id)
-            after, limit = _page(cursor, limit)
+            user = find_user(conn, user_id)
+            after, limit = page_start(cursor, limit)
             rows = users.list_sessions(conn, user.user_no, after=after, limit=limit + 1)
-        following = _cursor(rows[limit - 1][0]) if len(rows) > limit else None
+        following = cursor_after(rows[limit - 1][0]) if len(rows) > limit else None
         return [session for _, session in rows[:limit]], following
 
     def messages(
@@ -79,12 +79,12 @@ class Users:
     ) -> tuple[list[Message], str | None]:
         """One page of a session's messages by seq, and the cursor of the next page or None."""
         with self._database.connection() as conn:
-            user_no, session_no = _session(conn, user_id, session_id)
-            after, limit = _page(cursor, limit)
+            user_no, session_no = find_session(conn, user_id, session_id)
+            after, limit = page_start(cursor, limit)
             rows = messages.list_messages(
                 conn, user_no=user_no, session_no=session_no, session_id=session_id, after=after, limit=limit + 1
             )
-        following = _cursor(rows[limit - 1].seq) if len(rows) > limit else None
+        following = cursor_after(rows[limit - 1].seq) if len(rows) > limit else None
         return rows[:limit], following
 
 
@@ -96,22 +96,25 @@ def check_zone(name: str) -> zoneinfo.ZoneInfo:
         raise InvalidInput("time_zone", "must be an IANA name such as Asia/Shanghai or Europe/Berlin") from exc
 
 
-def _user(conn: Connection, user_id: str) -> User:
+def find_user(conn: Connection, user_id: str) -> User:
+    """Raises NotFound for a user who was never seen."""
     user = users.get_user(conn, text.clean_id(user_id, field="user_id"))
     if user is None:
         raise NotFound("user_id: no such user")
     return user
 
 
-def _session(conn: Connection, user_id: str, session_id: str) -> tuple[int, int]:
-    user = _user(conn, user_id)
+def find_session(conn: Connection, user_id: str, session_id: str) -> tuple[int, int]:
+    """(user_no, session_no). Raises NotFound, and Forbidden when it is another user's."""
+    user = find_user(conn, user_id)
     session_no = users.own_session(conn, user.user_no, text.clean_id(session_id, field="session_id"))
     if session_no is None:
         raise NotFound("session_id: this user has no such session")
     return user.user_no, session_no
 
 
-def _page(cursor: str | None, limit: int) -> tuple[int, int]:
+def page_start(cursor: str | None, limit: int) -> tuple[int, int]:
+    """The number that the page's rows come after, and the checked limit. Raises InvalidInput."""
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_PAGE:
         raise InvalidInput("limit", f"must be a whole number from 1 to {MAX_PAGE}")
     if cursor is None:
@@ -125,5 +128,6 @@ def _page(cursor: str | None, limit: int) -> tuple[int, int]:
     return after, limit
 
 
-def _cursor(after: int) -> str:
+def cursor_after(after: int) -> str:
+    """The cursor of a page of rows after that number."""
     return base64.b16encode(after.to_bytes(8, "big")).decode("ascii")

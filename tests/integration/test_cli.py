@@ -19,7 +19,7 @@ from calmem.memory import Memory
 from calmem.settings import PREFIX, Settings
 from calmem_services.cli.importing import LINE_BYTES
 from calmem_services.cli.main import cli, main
-from calmem_services.cli.service_metrics import read_figures
+from calmem_services.http.figures import read_figures
 from calmem_services.local.stack import free_ports
 from tests.support.rows import rows
 

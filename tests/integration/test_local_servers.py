@@ -126,8 +126,9 @@ def test_a_taken_port_is_named_with_its_setting(settings: Settings) -> None:
 
 
 def test_a_process_that_cannot_start_is_named(settings: Settings, tmp_path: Path) -> None:
-    ports = stack.free_ports(2)
-    broken = replace(settings, ingest_port=ports[0], retrieval_port=ports[1], host="127.0.0.1", log_level="nonsense")
+    ingest, retrieval, console = stack.free_ports(3)
+    ports = {"ingest_port": ingest, "retrieval_port": retrieval, "console_port": console}
+    broken = replace(settings, **ports, host="127.0.0.1", log_level="nonsense")  # type: ignore[arg-type]  # of a mapping
     with (
         (tmp_path / "log").open("ab") as log,
         pytest.raises(PermanentError, match="ended with code"),

@@ -67,7 +67,7 @@ def fit(
     style: Style = "list",
     new_user: bool = False,
 ) -> tuple[Block, list[Item]]:
-    return ranking.fit(
+    packed = ranking.fit(
         ranked,
         k=k,
         facts=facts or [],
@@ -76,6 +76,7 @@ def fit(
         style=style,
         new_user=new_user,
     )
+    return packed.block, list(packed.items)
 
 
 def test_a_hit_by_meaning_alone_needs_the_threshold_one_by_words_does_not() -> None:

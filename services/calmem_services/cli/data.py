@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from calmem.model import Fact, Item, Lane, Receipt
+from calmem.model import Candidate, Explanation, Fact, Item, Lane, Receipt, Tier
 from calmem.recall import MAX_K
 from calmem_services.cli import output
 from calmem_services.cli.importing import Report, import_lines, read_lines
@@ -69,24 +69,39 @@ def import_history(file: BinaryIO, strict: bool, as_json: bool) -> None:
 )
 @_since
 @_until
+@click.option("--explain", is_flag=True, help="Every candidate too: its scores, and why it was kept or dropped.")
 @output.as_json
 @click.argument("query")
-def recall(user_id: str, session_id: str, current_tokens: int, capacity: int, as_json: bool, **request: Any) -> None:
+def recall(capacity: int, explain: bool, as_json: bool, **request: Any) -> None:
     """Print the block that a host would inject for QUERY."""
+    request["context_window_capacity"] = capacity
     with output.memory() as memory:
-        found = memory.recall(
-            user_id=user_id,
-            session_id=session_id,
-            current_tokens=current_tokens,
-            context_window_capacity=capacity,
-            **request,
-        )
+        told = memory.explain(**request) if explain else None
+        found = told.recall if told is not None else memory.recall(**request)
     if as_json:
-        output.print_json(wire.recall(found))
-    else:
-        click.echo(found.block)
-        note = f", degraded: {found.degraded}" if found.degraded else ""
-        click.echo(f"tier {found.tier}, {found.tokens} tokens, {found.timings_ms['total']} ms{note}", err=True)
+        output.print_json(wire.recall(found) if told is None else wire.explanation(told))
+        return
+    click.echo(found.block)
+    if told is not None:
+        click.echo()
+        _print_candidates(told)
+    note = f", degraded: {found.degraded}" if found.degraded else ""
+    click.echo(f"tier {found.tier}, {found.tokens} tokens, {found.timings_ms['total']} ms{note}", err=True)
+
+
+def _print_candidates(told: Explanation) -> None:
+    if not told.candidates:
+        click.echo("no candidates: nothing was searched, or nothing found")
+        return
+    rows = [_candidate_row(one, told.recall.tier) for one in told.candidates]
+    output.print_table(rows, ["score", "cosine", "bm25", "session", "seq", "what became of it", "text"])
+
+
+def _candidate_row(one: Candidate, tier: Tier) -> tuple[str, ...]:
+    item = one.item
+    score = f"{item.score:.3f}" if item.reasons else "-"
+    arms = [f"{item.scores[arm]:.3f}" if arm in item.scores else "-" for arm in ("cosine", "bm25")]
+    return score, *arms, item.session_id, str(item.seq), one.fates[tier].meaning, " ".join(item.text.split())
 
 
 @click.command()

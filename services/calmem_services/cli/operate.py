@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import click
 
-from calmem.errors import NotFound
+from calmem.failures import Failures
 from calmem.model import Lane
 from calmem.queueing import WakeUps
 from calmem.settings import PREFIX, Settings
@@ -14,7 +14,7 @@ from calmem.storage import indexes, tasks
 from calmem.storage import migrate as migrations
 from calmem.storage import stats as counting
 from calmem_services.cli import output
-from calmem_services.cli.service_metrics import read_figures
+from calmem_services.http.figures import read_figures
 
 
 @click.group()
@@ -123,14 +123,9 @@ def retry(message_id: str | None, every: bool) -> None:
     if (message_id is None) != every:
         raise click.UsageError("name one MESSAGE_ID, or give --all")
     chosen = output.settings()
-    with output.database() as database, database.connection() as conn:
-        lanes = tasks.retry_failed(conn, message_id=message_id)
-    if message_id is not None and not lanes:
-        raise NotFound("message_id: no failed message has this id; nothing was changed")
-    wake_ups = WakeUps(chosen.redis_url)
-    for lane in set(lanes):
-        wake_ups.push(lane)
-    click.echo(f"{len(lanes)} messages will be tried again")
+    with output.database() as database:
+        count = Failures(database, WakeUps(chosen.redis_url)).retry(message_id)
+    click.echo(f"{count} messages will be tried again")
 
 
 @click.command()

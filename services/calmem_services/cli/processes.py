@@ -1,4 +1,4 @@
-"""Commands that run processes: up, demo, serve, gateway, worker, sweeper."""
+"""Commands that run processes: up, demo, serve, gateway, mcp, console, worker, sweeper."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ def up(workers: int, data_dir: str | None) -> None:
     with run_stack(chosen, workers=workers) as stack:
         click.echo(f"ingest     {stack.ingest_url}")
         click.echo(f"retrieval  {stack.retrieval_url}")
+        if stack.console_url:
+            click.echo(f"console    {stack.console_url}")
         if stack.gateway_url:
             click.echo(f"gateway    {stack.gateway_url}/v1")
         click.echo(f"workers    {workers}")
@@ -156,6 +158,20 @@ def gateway(host: str | None, port: int | None, upstream: str | None) -> None:
 
 
 @click.command()
+@_host
+@_port
+def console(host: str | None, port: int | None) -> None:
+    """Serve the web console: queue, users, sessions, facts, a recall playground, failed messages.
+
+    Log in with an API key; as long as none was made, it answers on this machine only, to anybody.
+    """
+    from calmem_services.console.app import create_app
+
+    chosen = _bound_to(host)
+    serve_app(create_app(chosen), chosen, port=port or chosen.console_port, limiter=_limiter(chosen))
+
+
+@click.command()
 @click.option("--burst", is_flag=True, help="End when nothing is pending.")
 @click.option("--model-path", help="Directory of the model (default: CALMEM_MODEL_PATH).")
 def worker(burst: bool, model_path: str | None) -> None:
@@ -181,4 +197,4 @@ def sweeper(once: bool) -> None:
     run_sweeper(output.settings(), once=once)
 
 
-COMMANDS = (up, demo, serve, gateway, mcp, worker, sweeper)
+COMMANDS = (up, demo, serve, gateway, mcp, console, worker, sweeper)

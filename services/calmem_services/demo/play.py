@@ -44,7 +44,7 @@ def play(settings: Settings) -> None:
         )
         click.echo("Starting Postgres, Redis, ingest, retrieval, a worker and the sweeper …")
         log = Path(directory) / "processes.log"
-        with log.open("ab") as log_file, run_stack(own, log_file=log_file) as stack:
+        with log.open("ab") as log_file, run_stack(own, console=False, log_file=log_file) as stack:
             try:
                 _play(stack)
             except (CalmemError, httpx.HTTPError):

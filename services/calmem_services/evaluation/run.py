@@ -148,11 +148,11 @@ def _ask_all(
         scores: _Scores = {**ranked_scores([item.message_id for item in items], query.relevant)}
         for tokens in budgets:
             limits = replace(full, episodes=min(full.episodes, tokens), block=min(full.block, tokens))
-            rendered, _ = ranking.fit(
+            packed = ranking.fit(
                 items, k=None, facts=[], zone=ZoneInfo("UTC"), limits=limits, style="list", new_user=False
             )
             wanted = [labelled.contents[one] for one in query.relevant]
-            scores[f"budget@{tokens}"] = evidence_recall(rendered.text, wanted)
+            scores[f"budget@{tokens}"] = evidence_recall(packed.block.text, wanted)
         stranger = labelled.stranger_to(query.user_id)
         scores["strangers"] = None if stranger is None else float(bool(found(stranger, query)))
         return scores

@@ -70,6 +70,11 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
+def status_of(exc: Exception) -> HTTPStatus:
+    """The status that an error of calmem is answered with."""
+    return next((status for kind, status in _STATUS if isinstance(exc, kind)), HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
 def install(app: FastAPI) -> None:
     """Answer every error of the app as a problem document."""
 
@@ -78,7 +83,7 @@ def install(app: FastAPI) -> None:
         return _document(exc.status, exc.detail)
 
     def calmem_error(request: Request, exc: Exception) -> JSONResponse:
-        status = next((s for kind, s in _STATUS if isinstance(exc, kind)), HTTPStatus.INTERNAL_SERVER_ERROR)
+        status = status_of(exc)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             log.warning("request_failed", path=_route(request), error=str(exc))
         if isinstance(exc, InvalidInput):

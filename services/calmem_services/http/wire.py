@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from calmem.model import Fact, Item, Message, Recall, Recorded, Session, User
+from calmem.model import Explanation, Fact, Item, Message, Recall, Recorded, Session, User
 
 
 def recorded(value: Recorded) -> dict[str, Any]:
@@ -50,6 +50,23 @@ def recall(value: Recall) -> dict[str, Any]:
         "facts": [fact(one) for one in value.facts],
         "degraded": value.degraded,
         "timings_ms": dict(value.timings_ms),
+    }
+
+
+def explanation(value: Explanation) -> dict[str, Any]:
+    """A recall with its candidates; `fates` says by tier what becomes of each."""
+    return {
+        **recall(value.recall),
+        "limits": {"episodes": value.limits.episodes, "block": value.limits.block},
+        "hidden": value.hidden,
+        "candidates": [
+            {
+                **item(one.item),
+                "seq": one.item.seq,
+                "fates": {tier.value: fate.value for tier, fate in one.fates.items()},
+            }
+            for one in value.candidates
+        ],
     }
 
 

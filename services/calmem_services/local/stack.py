@@ -37,6 +37,7 @@ class Stack:
     settings: Settings
     ingest_url: str
     retrieval_url: str
+    console_url: str | None  # None: it was not asked for
     gateway_url: str | None  # None: no upstream is set, so there is no gateway
 
 
@@ -68,7 +69,9 @@ def servers(settings: Settings) -> Iterator[Settings]:
 
 
 @contextmanager
-def run_stack(settings: Settings, *, workers: int = 1, log_file: IO[bytes] | None = None) -> Iterator[Stack]:
+def run_stack(
+    settings: Settings, *, workers: int = 1, console: bool = True, log_file: IO[bytes] | None = None
+) -> Iterator[Stack]:
     """Start everything, wait until it is ready, and stop it all at the end, in reverse order.
 
     A child that ends is started again, after a pause that doubles. `log_file` takes the children's logs
@@ -83,6 +86,9 @@ def run_stack(settings: Settings, *, workers: int = 1, log_file: IO[bytes] | Non
             ["sweeper"],
         ]
         ports = {"ingest": running.ingest_port, "retrieval": running.retrieval_port}
+        if console:
+            commands.append(["console"])
+            ports["console"] = running.console_port
         if running.gateway_upstream_url:
             commands.append(["gateway"])
             ports["gateway"] = running.gateway_port
@@ -100,6 +106,7 @@ def run_stack(settings: Settings, *, workers: int = 1, log_file: IO[bytes] | Non
                 settings=running,
                 ingest_url=urls["ingest"],
                 retrieval_url=urls["retrieval"],
+                console_url=urls.get("console"),
                 gateway_url=urls.get("gateway"),
             )
         finally:

@@ -8,10 +8,10 @@ from datetime import datetime
 from calmem.model import ApiKey, KeyScope
 from calmem.storage.pool import Connection
 
-_COLUMNS = "prefix, hash, name, scopes, user_id, created_at, revoked_at, last_used_at"
+COLUMNS = "prefix, hash, name, scopes, user_id, created_at, revoked_at, last_used_at"
 
 _INSERT = f"""
-INSERT INTO api_keys (prefix, hash, name, scopes, user_id) VALUES (%s, %s, %s, %s, %s) RETURNING {_COLUMNS}
+INSERT INTO api_keys (prefix, hash, name, scopes, user_id) VALUES (%s, %s, %s, %s, %s) RETURNING {COLUMNS}
 """
 
 
@@ -21,23 +21,23 @@ def insert_key(
     values = (prefix, key_hash, name, [scope.value for scope in scopes], user_id)
     row = conn.execute(_INSERT.encode(), values).fetchone()
     assert row is not None
-    return _key(row)
+    return key_from_row(row)
 
 
-_LIST = f"SELECT {_COLUMNS} FROM api_keys ORDER BY created_at, prefix"
+_LIST = f"SELECT {COLUMNS} FROM api_keys ORDER BY created_at, prefix"
 
 
 def list_keys(conn: Connection) -> list[ApiKey]:
     """All keys, revoked ones too, oldest first."""
-    return [_key(row) for row in conn.execute(_LIST.encode())]
+    return [key_from_row(row) for row in conn.execute(_LIST.encode())]
 
 
-_FIND = f"SELECT {_COLUMNS} FROM api_keys WHERE prefix = %s"
+_FIND = f"SELECT {COLUMNS} FROM api_keys WHERE prefix = %s"
 
 
 def find_key(conn: Connection, prefix: str) -> ApiKey | None:
     row = conn.execute(_FIND.encode(), (prefix,)).fetchone()
-    return None if row is None else _key(row)
+    return None if row is None else key_from_row(row)
 
 
 _ANY = "SELECT EXISTS (SELECT 1 FROM api_keys)"
@@ -51,14 +51,14 @@ def any_key(conn: Connection) -> bool:
 
 
 _REVOKE = f"""
-UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()) WHERE prefix = %s RETURNING {_COLUMNS}
+UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()) WHERE prefix = %s RETURNING {COLUMNS}
 """
 
 
 def revoke_key(conn: Connection, prefix: str) -> ApiKey | None:
     """The revoked key, None when there is none of that prefix; revoking again keeps the first time."""
     row = conn.execute(_REVOKE.encode(), (prefix,)).fetchone()
-    return None if row is None else _key(row)
+    return None if row is None else key_from_row(row)
 
 
 _READ_ONLY = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool"
@@ -79,7 +79,7 @@ def note_use(conn: Connection, prefix: str, *, every_seconds: float) -> None:
         conn.execute(_USED, (prefix, every_seconds))
 
 
-def _key(row: tuple[object, ...]) -> ApiKey:
+def key_from_row(row: tuple[object, ...]) -> ApiKey:
     prefix, key_hash, name, scopes, user_id, created_at, revoked_at, last_used_at = row
     assert isinstance(key_hash, bytes)
     assert isinstance(scopes, list)

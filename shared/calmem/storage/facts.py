@@ -81,6 +81,17 @@ def find_facts(conn: Connection, user_no: int, *, category: str | None, session_
     return [_fact(row) for row in conn.execute(_FIND.encode(), values)]
 
 
+_PAGE = f"""
+SELECT {_COLUMNS} FROM facts f JOIN sessions s USING (user_no, session_no)
+WHERE f.user_no = %s AND f.fact_no > %s AND {_ALIVE} ORDER BY f.fact_no LIMIT %s
+"""
+
+
+def page_facts(conn: Connection, user_no: int, *, after: int, limit: int) -> list[Fact]:
+    """Live facts in the order they were first written in, those after fact_no `after`."""
+    return [_fact(row) for row in conn.execute(_PAGE.encode(), (user_no, after, limit))]
+
+
 _DELETE = "DELETE FROM facts WHERE user_no = %s AND session_no = %s AND key = %s"
 
 

@@ -9,7 +9,7 @@ from typing import cast
 
 from psycopg.types.json import Jsonb
 
-from calmem.model import Lane, Message, NewChunk, NewMessage, Role
+from calmem.model import IndexState, Lane, Message, NewChunk, NewMessage, Role
 from calmem.storage.pool import Connection
 
 
@@ -156,3 +156,22 @@ def list_messages(
         )
         for message_id, seq, role, name, content, created_at, metadata, indexed in rows
     ]
+
+
+_STATES = """
+SELECT m.seq, CASE
+    WHEN t.failed_at IS NOT NULL THEN 'failed'
+    WHEN t.message_no IS NOT NULL THEN 'waiting'
+    WHEN EXISTS (SELECT 1 FROM chunks c WHERE c.user_no = m.user_no AND c.message_no = m.message_no
+                 AND c.index_no = active.index_no) THEN 'indexed'
+    ELSE 'empty' END
+FROM messages m CROSS JOIN (SELECT index_no FROM search_indexes WHERE state = 'active') AS active
+LEFT JOIN index_tasks t ON t.user_no = m.user_no AND t.message_no = m.message_no AND t.index_no = active.index_no
+WHERE m.user_no = %s AND m.session_no = %s AND m.seq BETWEEN %s AND %s
+"""
+
+
+def index_states(conn: Connection, *, user_no: int, session_no: int, first: int, last: int) -> dict[int, IndexState]:
+    """Where the session's messages from seq `first` to `last` stand in the active index, by seq."""
+    rows = conn.execute(_STATES, (user_no, session_no, first, last)).fetchall()
+    return {seq: IndexState(state) for seq, state in rows}

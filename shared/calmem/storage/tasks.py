@@ -303,12 +303,14 @@ _LIST_FAILED = """
 SELECT m.message_id, u.user_id, s.session_id, t.attempts, t.error, t.failed_at
 FROM index_tasks t JOIN messages m USING (user_no, message_no) JOIN users u USING (user_no)
 JOIN sessions s ON s.user_no = m.user_no AND s.session_no = m.session_no
-WHERE t.failed_at IS NOT NULL ORDER BY t.failed_at, m.message_no LIMIT %s
+WHERE t.failed_at IS NOT NULL AND (%(user_id)s::text IS NULL OR u.user_id = %(user_id)s)
+ORDER BY t.failed_at, m.message_no LIMIT %(limit)s OFFSET %(skip)s
 """
 
 
-def list_failed(conn: Connection, *, limit: int) -> list[FailedMessage]:
-    """Messages that were set aside, the oldest failure first."""
+def list_failed(conn: Connection, *, limit: int, skip: int = 0, user_id: str | None = None) -> list[FailedMessage]:
+    """Messages that were set aside, of one user or all, the oldest failure first; those after the first `skip`."""
+    values = {"limit": limit, "skip": skip, "user_id": user_id}
     return [
         FailedMessage(
             message_id=message_id,
@@ -318,19 +320,20 @@ def list_failed(conn: Connection, *, limit: int) -> list[FailedMessage]:
             error=error,
             failed_at=failed_at,
         )
-        for message_id, user_id, session_id, attempts, error, failed_at in conn.execute(_LIST_FAILED, (limit,))
+        for message_id, user_id, session_id, attempts, error, failed_at in conn.execute(_LIST_FAILED, values)
     ]
 
 
 _RETRY = """
 UPDATE index_tasks t SET attempts = 1, error = NULL, failed_at = NULL, not_before = clock_timestamp()
-FROM messages m
+FROM messages m JOIN users u USING (user_no)
 WHERE m.user_no = t.user_no AND m.message_no = t.message_no AND t.failed_at IS NOT NULL
   AND (%(message_id)s::text IS NULL OR m.message_id = %(message_id)s)
+  AND (%(user_id)s::text IS NULL OR u.user_id = %(user_id)s)
 RETURNING t.lane
 """
 
 
-def retry_failed(conn: Connection, *, message_id: str | None) -> list[Lane]:
-    """Give one failed message, or all, its attempts back; the lane of each. They are still claimed alone."""
-    return [Lane(lane) for (lane,) in conn.execute(_RETRY, {"message_id": message_id})]
+def retry_failed(conn: Connection, *, message_id: str | None, user_id: str | None = None) -> list[Lane]:
+    """Give one failed message, or all (of one user), its attempts back; the lane of each. They are still claimed alone."""
+    return [Lane(lane) for (lane,) in conn.execute(_RETRY, {"message_id": message_id, "user_id": user_id})]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from calmem.errors import Forbidden, Overtaken
-from calmem.model import Session, User
+from calmem.model import Session, User, UserSummary
 from calmem.storage.pool import Connection
 
 _USER = "SELECT user_no, user_id, memory_on, time_zone, key FROM users WHERE user_id = %s"
@@ -106,6 +106,23 @@ def list_sessions(conn: Connection, user_no: int, *, after: int, limit: int) -> 
     ]
 
 
+_LIST = """
+SELECT u.user_no, u.user_id, u.memory_on, u.created_at, (SELECT count(*) FROM sessions s WHERE s.user_no = u.user_no),
+       (SELECT count(*) FROM messages m WHERE m.user_no = u.user_no)
+FROM users u
+WHERE u.user_no > %(after)s AND starts_with(u.user_id, %(starts_with)s) ORDER BY u.user_no LIMIT %(limit)s
+"""
+
+
+def list_users(conn: Connection, *, starts_with: str, after: int, limit: int) -> list[tuple[int, UserSummary]]:
+    """(user_no, user) of those whose id begins so, in the order of their creation, those after user_no `after`."""
+    rows = conn.execute(_LIST, {"starts_with": starts_with, "after": after, "limit": limit}).fetchall()
+    return [
+        (no, UserSummary(user_id=user_id, memory_on=on, sessions=sessions, messages=messages, created_at=created_at))
+        for no, user_id, on, created_at, sessions, messages in rows
+    ]
+
+
 _COUNT = """
 SELECT
     (SELECT count(*) FROM sessions WHERE user_no = %(user_no)s {sessions}),
@@ -156,7 +173,7 @@ def delete_user(conn: Connection, user_no: int) -> Mapping[str, int]:
     conn.execute(_LOCK_USER, (user_no,))
     conn.execute(_REVOKE_KEYS, (user_no,))
     conn.execute(_LOCK_MESSAGES.format(where="").encode(), {"user_no": user_no})
-    counts = _count(conn, _COUNT_USER, {"user_no": user_no})
+    counts = count_user(conn, user_no)
     gone = conn.execute("DELETE FROM users WHERE user_no = %s", (user_no,)).rowcount
     return {"users": gone, **counts}
 
@@ -170,6 +187,11 @@ def delete_session(conn: Connection, user_no: int, session_no: int) -> Mapping[s
     counts = _count(conn, _COUNT_SESSION, values)
     conn.execute("DELETE FROM sessions WHERE user_no = %(user_no)s AND session_no = %(no)s", values)
     return counts
+
+
+def count_user(conn: Connection, user_no: int) -> Mapping[str, int]:
+    """How much there is of the user, per kind."""
+    return _count(conn, _COUNT_USER, {"user_no": user_no})
 
 
 _MESSAGE_NO = "SELECT message_no FROM messages WHERE user_no = %s AND message_id = %s FOR UPDATE"

@@ -23,6 +23,7 @@ tools:
 	  && { apt-get -qq download prometheus || { apt-get -qq update && apt-get -qq download prometheus; }; } \
 	  && dpkg-deb --extract prometheus_*.deb deb && mv deb/usr/bin/promtool . && rm -rf deb prometheus_*.deb; } \
 	  || echo 'no promtool here: the alerts are not checked'
+
 # Chromium of the console's tests. Without root the tests that need one are skipped, and say so.
 browser:
 	@command -v chromium > /dev/null || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null || \

@@ -54,6 +54,7 @@ def test_services_listen_where_ports_say() -> None:
         "ingest": settings.ingest_port,
         "retrieval": settings.retrieval_port,
         "gateway": settings.gateway_port,
+        "console": settings.console_port,
         "mcp": settings.mcp_port,
     }
     for name, port in ports.items():

@@ -106,6 +106,6 @@ def test_what_is_scaled_exists_and_has_no_number_of_its_own() -> None:
 
 def test_a_worker_may_take_its_lease_to_stop_and_a_service_its_requests() -> None:
     assert PODS["calmem-worker"]["terminationGracePeriodSeconds"] >= Settings().lease_seconds
-    for name in ("calmem-ingest", "calmem-retrieval", "calmem-gateway", "calmem-mcp"):
+    for name in ("calmem-ingest", "calmem-retrieval", "calmem-gateway", "calmem-console", "calmem-mcp"):
         # 5 s of preStop and uvicorn's 10 s.
         assert PODS[name]["terminationGracePeriodSeconds"] > 15

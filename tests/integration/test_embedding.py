@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -114,3 +117,29 @@ def test_a_model_of_another_dimension_works_through_its_directory(tmp_path: Path
     assert first.dimension == second.dimension == 64
     assert first.embed(TEXTS).shape == (15, 64)
     assert float(embedding.probe(first) @ embedding.probe(second)) < 0.9
+
+
+_WATCHED = """
+import importlib.abc, os, sys
+from calmem import embedding
+from calmem.settings import Settings
+
+class Watch(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "onnxruntime":
+            print("imported with", os.environ.get("ORT_DISABLE_TELEMETRY"))
+
+assert "onnxruntime" not in sys.modules
+sys.meta_path.insert(0, Watch())
+embedding.load(Settings(data_dir=sys.argv[1], runtime="fastembed"))
+assert "onnxruntime" in sys.modules
+"""
+
+
+def test_the_runtime_is_told_not_to_report_its_use(model_dir: Path) -> None:
+    """It reads the variable when it is imported, so it must be there by then."""
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    done = subprocess.run(
+        [sys.executable, "-c", _WATCHED, str(model_dir)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "imported with 1\n"

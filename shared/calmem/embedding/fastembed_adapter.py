@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,8 @@ def _check_json(directory: Path) -> None:
 
 def _open(name: str, directory: Path, threads: int, open_session: Callable[[Path], Any] | None) -> Any:
     _check_json(directory)
+    # onnxruntime's wheel reports its use to its maker, unless it was told not to before it is imported.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 

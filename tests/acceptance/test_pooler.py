@@ -58,9 +58,9 @@ def test_everything_through_a_pooler(pooled: Settings, tmp_path: Path) -> None:
         assert counts["messages"] == counts["chunks"] == counts["vectors"] == 1 + MESSAGES
 
         # Twice: from Postgres, then from the cache, which reads in a transaction of its own kind.
-        eventually(lambda: recalls(calmem, "Which heating did we buy?", said, when), "found by meaning")
+        eventually(lambda: recalls(calmem, "Which boiler did we choose?", said, when), "found by meaning")
         eventually(lambda: cached(calmem), "the cache holds the user's vectors")
-        assert recalls(calmem, "Which heating did we buy?", said, when)
+        assert recalls(calmem, "Which boiler did we choose?", said, when)
 
         fact = {"user_id": "ada", "value": "no walnuts"}
         assert calmem.retrieval.put("/v1/sessions/s1/facts/diet", json=fact).status_code == 200
@@ -73,7 +73,7 @@ def test_everything_through_a_pooler(pooled: Settings, tmp_path: Path) -> None:
 
         gone = calmem.ingest.delete("/v1/messages/boiler", params={"user_id": "ada"})
         assert gone.status_code == 200
-        eventually(lambda: not recalls(calmem, "Which heating did we buy?", said, when), "forgotten")
+        eventually(lambda: not recalls(calmem, "Which boiler did we choose?", said, when), "forgotten")
         assert worker.stop() == 0
         assert sweeper.stop() == 0
     for log in tmp_path.glob("*.log"):

@@ -1,4 +1,4 @@
-"""A calmem process in the middle of a transaction: it holds the lock of every user until it is ended."""
+"""A calmem process in the middle of a transaction: it holds the lock of every session until it is ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calmem.storage.pool import Database
 
 def main() -> None:
     with Database(Settings.from_env()) as database, database.connection() as conn:
-        conn.execute("SELECT user_no FROM users FOR UPDATE")
+        conn.execute("SELECT session_no FROM sessions FOR UPDATE")
         print("held", flush=True)
         signal.pause()
 

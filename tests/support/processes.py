@@ -56,6 +56,9 @@ class Process:
         self._process.wait()
         self._file.close()
 
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
         if self.running:

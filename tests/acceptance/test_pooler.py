@@ -88,7 +88,7 @@ def recalls(calmem: Served, query: str, wanted: str, when: str) -> bool:
     assert answer.status_code == 200, answer.text
     found = [item for item in answer.json()["items"] if item["text"] == wanted]
     assert all(item["created_at"] == when for item in found), found
-    return len(found) == 1 and "dense" in found[0]["scores"]
+    return len(found) == 1 and "cosine" in found[0]["scores"]
 
 
 def cached(calmem: Served) -> bool:

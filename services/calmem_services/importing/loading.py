@@ -7,9 +7,9 @@ from io import BufferedReader
 from pathlib import Path
 from typing import TextIO
 
-from calmem.errors import InvalidInput
+from calmem.errors import InvalidInput, TransientError
 from calmem.memory import Memory
-from calmem.model import Lane
+from calmem.model import ImportCheckpoint, Lane
 from calmem.storage.pool import Database
 from calmem_services.importing.checkpoints import Checkpoints
 from calmem_services.importing.formats import Format, Options, tell
@@ -67,45 +67,67 @@ def load(file: BufferedReader, request: Request, memory: Memory, database: Datab
     checkpoints = None
     if request.path is not None and source.total_bytes is not None:  # a pipe with a name is still a pipe
         checkpoints = Checkpoints(database, request.path, plan)
-    at = None
-    if checkpoints is not None and request.restart:
-        checkpoints.remove()
-    elif checkpoints is not None:
-        at = checkpoints.load()
-        if at is not None and not source.skip_to(offset=at.byte_offset, number=at.units, digest=at.digest):
-            out.write("the file is another one than when its import was interrupted: from the beginning\n")
-            checkpoints.remove()
-            at = None
-            file.seek(0)
-            source = Source(file)
-        elif at is not None:
-            out.write(f"going on after {plan.form.noun} {at.units}, where an earlier run was interrupted\n")
-    before = 0 if at is None else at.bad
-    progress = Progress(out, source)
-    bad_lines = BadLines(progress.say, request.errors, append=at is not None)
-    report = Report(bad_lines.note)
-    importer = Importer(
-        plan,
-        lambda batch: memory.record_many(batch, lane=Lane.BACKFILL),
-        report,
-        on_progress=progress.show,
-        on_checkpoint=lambda at: None if checkpoints is None else checkpoints.save(at),
-        bad_before=before,
-    )
+    safe = 0
+
+    def keep(at: ImportCheckpoint) -> None:
+        nonlocal safe
+        if checkpoints is not None:
+            checkpoints.save(at)
+        safe = at.units
+
     try:
-        importer.run(source)
-    finally:
-        progress.end()
-        bad_lines.close()
-    if checkpoints is not None:
-        checkpoints.remove()
+        at = None
+        if checkpoints is not None:
+            source, at = _go_on(file, source, checkpoints, request, out)
+        resumed_after, bad_before = (at.units, at.bad) if at is not None else (0, 0)
+        safe = resumed_after
+        if at is not None:
+            out.write(f"going on after {plan.form.noun} {at.units}, where an earlier run was interrupted\n")
+        progress = Progress(out, source)
+        bad_lines = BadLines(progress.say, request.errors, append=at is not None)
+        report = Report(bad_lines.note)
+        importer = Importer(
+            plan,
+            lambda batch: memory.record_many(batch, lane=Lane.BACKFILL),
+            report,
+            on_progress=progress.show,
+            on_checkpoint=keep,
+            bad_before=bad_before,
+        )
+        try:
+            importer.run(source)
+        finally:
+            progress.end()
+            bad_lines.close()
+        if checkpoints is not None:
+            checkpoints.remove()
+    except TransientError as exc:
+        raise TransientError(
+            f"stopped after {plan.form.noun} {safe}: {exc}; run the same command again to go on"
+        ) from exc
     return Summary(
         format=plan.format,
         report=report,
-        resumed_after=0 if at is None else at.units,
-        bad_before=before,
+        resumed_after=resumed_after,
+        bad_before=bad_before,
         seconds=progress.seconds,
     )
+
+
+def _go_on(
+    file: BufferedReader, source: Source, checkpoints: Checkpoints, request: Request, out: TextIO
+) -> tuple[Source, ImportCheckpoint | None]:
+    """The source where the import is to begin, and the checkpoint that this is; None: the beginning."""
+    if request.restart:
+        checkpoints.remove()
+        return source, None
+    at = checkpoints.load()
+    if at is None or source.skip_to(offset=at.byte_offset, number=at.units, digest=at.digest):
+        return source, at
+    out.write("the file is another one than when its import was interrupted: from the beginning\n")
+    checkpoints.remove()
+    file.seek(0)
+    return Source(file), None
 
 
 def _plan(source: Source, request: Request, out: TextIO) -> Plan:

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from calmem.errors import Conflict, Forbidden, InvalidInput, TransientError
+from calmem.errors import Conflict, Forbidden, InvalidInput
 from calmem.model import ImportCheckpoint, Recorded
 from calmem_services.importing import chatgpt, claude, jsonl, openai
 from calmem_services.importing.formats import Adapter, Draft, Format, Options, Parsed, parse
@@ -110,7 +110,7 @@ class Importer:
         self._on_checkpoint = on_checkpoint
         self._bad_before = bad_before
         self._adapter = ADAPTERS[plan.format]
-        self._safe = self._since_checkpoint = 0
+        self._since_checkpoint = 0
         self._free_at = 0.0
         # With a slow rate a batch of every second, instead of a long pause after each large one.
         self._most = min(plan.batch_messages, max(1, int(plan.rate))) if plan.rate else plan.batch_messages
@@ -119,10 +119,9 @@ class Importer:
         """Record what is left of the source.
 
         Raises InvalidInput naming the line (`strict`: nothing after it is recorded, everything before it is), and
-        TransientError naming the last line that is safe. What was recorded stays; run again, it goes on.
+        TransientError. What was recorded stays; run again, it goes on.
         """
         plan = self._plan
-        self._safe = source.number
         limit = LINE_BYTES if plan.format is Format.JSONL else CONVERSATION_BYTES
         with ExitStack() as stop:
             # Strict: one batch at a time, so that none after a bad message is on its way.
@@ -130,25 +129,15 @@ class Importer:
                 _Lane(self._store, ahead=1 if plan.strict else _AHEAD, stop=stop)
                 for _ in range(1 if plan.strict else plan.parallel)
             ]
-            try:
-                for unit in source.units(plan.form, limit_bytes=limit):
-                    self._take(unit, lanes)
-                    if self._since_checkpoint >= CHECKPOINT_MESSAGES:
-                        self._settle(lanes)
-                        self._safe, self._since_checkpoint = unit.number, 0
-                        self._on_checkpoint(
-                            ImportCheckpoint(
-                                byte_offset=source.offset,
-                                units=unit.number,
-                                digest=source.digest,
-                                bad=self._bad_before + self._report.bad,
-                            )
-                        )
-                self._settle(lanes)
-            except TransientError as exc:
-                raise TransientError(
-                    f"stopped after {plan.form.noun} {self._safe}: {exc}; run the same command again to go on"
-                ) from exc
+            for unit in source.units(plan.form, limit_bytes=limit):
+                self._take(unit, lanes)
+                if self._since_checkpoint >= CHECKPOINT_MESSAGES:
+                    self._settle(lanes)
+                    bad = self._bad_before + self._report.bad
+                    at = ImportCheckpoint(byte_offset=source.offset, units=unit.number, digest=source.digest, bad=bad)
+                    self._since_checkpoint = 0
+                    self._on_checkpoint(at)
+            self._settle(lanes)
 
     def _take(self, unit: Unit, lanes: Sequence[_Lane]) -> None:
         self._report.units += 1

@@ -19,7 +19,12 @@ from calmem_services.importing.running import BATCH_MESSAGES
 @click.command("import")
 @click.argument("file", type=click.File("rb"))
 @click.option(
-    "--format", "format_", type=click.Choice([*Format, "auto"]), default="auto", show_default=True, help="What FILE is."
+    "--format",
+    "format_",
+    type=click.Choice([*(one.value for one in Format), "auto"]),
+    default="auto",
+    show_default=True,
+    help="What FILE is.",
 )
 @click.option("--user", "user_id", help="Whose history it is; needed for exports, which name no user.")
 @click.option("--session", "session_id", help="openai: the session of a single list of messages.")

@@ -22,7 +22,7 @@ from calmem.settings import Settings
 from calmem.storage.pool import Database
 from calmem_services.local.stack import environment
 from calmem_workers.index import Drainer
-from tests.support.processes import Process, eventually
+from tests.support.processes import eventually, running
 
 DATA = Path(__file__).parents[1] / "data" / "imports"
 COMMAND = ["-m", "calmem_services.cli.main", "import"]
@@ -206,9 +206,9 @@ def test_killed_in_the_middle_it_goes_on_in_order(settings: Settings, tmp_path: 
     count = 14_000
     file = tmp_path / "h.jsonl"
     file.write_text("\n".join(turns(count, ids=False)))
-    process = Process([*COMMAND, "--parallel", "3", str(file)], settings, tmp_path / "log")
-    eventually(lambda: scalar(settings, "SELECT count(*) FROM import_checkpoints") == 1, "a checkpoint")
-    process.kill()
+    with running(["import", "--parallel", "3", str(file)], settings, tmp_path / "log") as process:
+        eventually(lambda: scalar(settings, "SELECT count(*) FROM import_checkpoints") == 1, "a checkpoint")
+        process.kill()
 
     claimed = scalar(settings, "SELECT units FROM import_checkpoints")
     stored = {number for _, numbers in in_order(settings) for number in numbers}
@@ -243,20 +243,16 @@ def test_another_file_under_the_same_name_starts_over(settings: Settings, tmp_pa
 def test_a_live_message_is_indexed_before_the_backlog(settings: Settings, memory: Memory, tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     file.write_text("\n".join(turns(3_000)))
-    process = Process([*COMMAND, "--rate", "400", str(file)], settings, tmp_path / "log")
     pending = "SELECT count(*) FROM index_tasks WHERE lane = 'backfill'"
-    eventually(lambda: scalar(settings, pending) > 300, "a backlog")
-    memory.record(user_id="ada", session_id="live", role="user", content="The gate is green.", message_id="live")
-    assert process.running
-
-    with Database(settings) as database:
-        drainer = Drainer(database, settings, Models(settings), WakeUps(""))
-        drainer.load_model()
-        live = (
-            "SELECT count(*) FROM index_tasks t JOIN messages m USING (user_no, message_no) WHERE m.message_id = 'live'"
-        )
-        drainer._batch()  # one batch, as a worker makes them
-    process.kill()
+    live = "SELECT count(*) FROM index_tasks t JOIN messages m USING (user_no, message_no) WHERE m.message_id = 'live'"
+    with running(["import", "--rate", "400", str(file)], settings, tmp_path / "log") as process:
+        eventually(lambda: scalar(settings, pending) > 300, "a backlog")
+        memory.record(user_id="ada", session_id="live", role="user", content="The gate is green.", message_id="live")
+        assert process.running
+        with Database(settings) as database:
+            drainer = Drainer(database, settings, Models(settings), WakeUps(""))
+            drainer.load_model()
+            drainer._batch()  # one batch, as a worker makes them
 
     assert scalar(settings, live) == 0
     assert scalar(settings, "SELECT count(*) FROM vectors") == 1

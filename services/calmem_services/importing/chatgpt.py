@@ -69,7 +69,7 @@ def _messages(
         except InvalidInput as exc:
             yield Draft(place=place, fault=str(exc))
             continue
-        if role is None or not text:
+        if role is None or not text.strip():
             yield None
             continue
         identity = message.get("id")
@@ -93,7 +93,7 @@ def _role(message: Mapping[str, Any]) -> str | None:
     if not isinstance(role, str):
         raise InvalidInput("author.role", "is missing")
     hidden = isinstance(about, dict) and about.get("is_visually_hidden_from_conversation")
-    if hidden or role == "system" or message.get("recipient", "all") != "all":
+    if hidden or role == "system" or (message.get("recipient") or "all") != "all":
         return None
     if role not in _ROLES:
         raise InvalidInput("author.role", f"must be one of system, {', '.join(_ROLES)}")
@@ -117,7 +117,7 @@ def _text(message: Mapping[str, Any]) -> str:
 
 def _part(part: object) -> str:
     if isinstance(part, str):
-        return part.strip()
+        return part
     kind = part.get("content_type") if isinstance(part, dict) else None
     if not isinstance(part, dict) or not isinstance(kind, str):
         return ""

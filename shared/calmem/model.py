@@ -70,6 +70,19 @@ class Recorded:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImportCheckpoint:
+    """How far an import got: `units` lines or elements, the first `byte_offset` bytes, of which `digest` is the digest.
+
+    `bad`: how many of the units or their messages could not be recorded.
+    """
+
+    byte_offset: int
+    units: int
+    digest: bytes
+    bad: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Message:
     """One stored turn as its user may read it."""
 

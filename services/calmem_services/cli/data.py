@@ -2,60 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 
 from calmem.fates import Candidate, Explanation
-from calmem.model import Fact, Item, Lane, Receipt, Tier
+from calmem.model import Fact, Item, Receipt, Tier
 from calmem.recall import MAX_K
 from calmem_services.cli import output
-from calmem_services.cli.importing import Report, import_lines, read_lines
+from calmem_services.cli.importing import import_history
 from calmem_services.http import wire
 
 _user = click.option("--user", "user_id", required=True, help="Whose memory.")
 _session = click.option("--session", "session_id", required=True, help="The session's id.")
 _since = click.option("--since", help="Only messages from this time on (ISO 8601 with offset).")
 _until = click.option("--until", help="Only messages before this time (ISO 8601 with offset).")
-
-
-@click.command("import")
-@click.argument("file", type=click.File("rb"))
-@click.option("--strict", is_flag=True, help="End at the first bad line instead of skipping it.")
-@output.as_json
-def import_history(file: BinaryIO, strict: bool, as_json: bool) -> None:
-    """Load existing history from FILE (- for stdin).
-
-    One JSON object a line, in the order it was said. user_id, session_id, role and content are needed; message_id,
-    name, created_at (ISO 8601 with offset; default: now) and metadata may be left out:
-
-    {"user_id": "mei", "session_id": "s1", "role": "user", "content": "…", "created_at": "2025-09-27T10:00:00+02:00"}
-
-    Safe to run twice and after an interruption: a message that is already there is counted, not doubled. Messages
-    are indexed behind live ones. A bad line is named on stderr and skipped; the exit code is then 1.
-    """
-    with output.memory() as memory:
-
-        def show(report: Report) -> None:
-            if sys.stderr.isatty():
-                click.echo(f"\r{report.line}", nl=False, err=True)
-
-        report = import_lines(
-            read_lines(file),
-            lambda batch: memory.record_many(batch, lane=Lane.BACKFILL),
-            strict=strict,
-            on_bad=lambda line, reason: click.echo(f"line {line}: {reason}", err=True),
-            on_progress=show,
-        )
-    if sys.stderr.isatty():
-        click.echo(err=True)
-    if as_json:
-        output.print_json(report.counts)
-    else:
-        output.print_counts(report.counts)
-    if report.bad:
-        sys.exit(1)
 
 
 @click.command()

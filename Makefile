@@ -30,7 +30,8 @@ tools:
 	  command -v ip >/dev/null || wanted="$$wanted iproute2"; \
 	  command -v pgbouncer >/dev/null || test -d /run/systemd/system || wanted="$$wanted pgbouncer"; \
 	  test -z "$$wanted" || { apt-get update -qq \
-	    && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$wanted >/dev/null; }; }
+	    && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$wanted >/dev/null; } \
+	  || echo "not installed: $$wanted"; }
 
 demo: $(READY)
 	$(BIN)/calmem demo

@@ -17,7 +17,7 @@ def chromium() -> Iterator[Browser]:
     """One headless browser; the test is skipped where no Chromium is installed."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
-        pytest.skip("no chromium on this machine: `apt-get install chromium`, or `make browser` as root")
+        pytest.skip("no chromium on this machine: `apt-get install chromium`, or `make tools` as root")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
         try:

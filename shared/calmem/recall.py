@@ -117,8 +117,8 @@ class Recaller:
                 if active is None:
                     return []
                 if active_from_seq is not None:
-                    return search.hidden_from_seq(conn, user_no, active, active_from_seq)
-                return search.hidden_by_id(conn, user_no, active, active_message_ids or ())
+                    return search.hidden_from_seq(conn, user_no, index.index_no, active, active_from_seq)
+                return search.hidden_by_id(conn, user_no, index.index_no, active, active_message_ids or ())
 
             scope = Scope(
                 user_no=user_no, index_no=index.index_no, hidden=hide(conn), since=asked.since, until=asked.until

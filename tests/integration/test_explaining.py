@@ -19,6 +19,7 @@ from calmem.settings import Settings
 from calmem.storage.pool import Database
 from calmem_workers.main import run_worker
 from tests.support.keys import cli
+from tests.support.reindexing import chunks, steer
 
 SAID = (
     "We decided on SQLite for the stock of the shop.",
@@ -83,6 +84,16 @@ def test_why_nothing_was_kept(settings: Settings, memory: Memory, explainer: Exp
     assert explainer.explain(**ASKED, current_tokens=900).candidates == []
     memory.put_user("ada", memory="off")
     assert explainer.explain(**ASKED, current_tokens=0).limits.tier is Tier.OFF
+
+
+def test_what_is_hidden_is_counted_in_the_active_index_alone(settings: Settings, explainer: Explainer) -> None:
+    told(settings)
+    steer(settings, lambda r: r.start(chunk_chars=400, overlap_chars=50, switches=False))
+    run_worker(settings, burst=True)
+    assert set(chunks(settings)) == {1, 2}
+    asked = {**ASKED, "session_id": "s1", "current_tokens": 0}
+    assert explainer.explain(**asked, active_from_seq=1).hidden == 2
+    assert explainer.explain(**asked, active_message_ids=["m1", "m3"]).hidden == 2
 
 
 def test_the_command_line_explains(settings: Settings) -> None:

@@ -198,6 +198,7 @@ def test_cancel_removes_the_new_index_and_touches_nothing_else(
     assert state(settings)[1] == []
     assert (chunks(settings), vectors(settings)) == ({1: 11}, {(1, 384): 11})
     with psycopg.connect(settings.database_url) as conn:
+        assert conn.execute("SELECT index_no, vectors FROM index_sizes ORDER BY 2").fetchall() == [(1, 5), (1, 6)]
         assert conn.execute("SELECT user_id, vectors_removed FROM users ORDER BY 1").fetchall() == before
     again = steer(settings, lambda r: r.start(model_path=tiny))
     work(settings)

@@ -97,6 +97,6 @@ def _remove(conn: Connection, index: SearchIndex) -> bool:
     if user_no is None:
         reindexes.end(conn, index.index_no)
         log.info("index_removed", index_no=index.index_no)
-    elif reindexes.remove_chunks(conn, index.index_no, user_no, limit=_STEP_CHUNKS) < _STEP_CHUNKS:
+    elif reindexes.remove_chunks(conn, index.index_no, user_no, limit=_STEP_CHUNKS):
         reindexes.advance(conn, index.index_no, (user_no, 0), by=0)
     return True

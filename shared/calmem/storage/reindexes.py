@@ -203,12 +203,15 @@ def end(conn: Connection, index_no: int) -> None:
 
 
 _NEXT_USER = "SELECT user_no FROM users WHERE user_no > %s ORDER BY user_no LIMIT 1 FOR NO KEY UPDATE"
-# Chunks take their vectors with them.
-_REMOVE = """
-DELETE FROM chunks WHERE user_no = %(user_no)s AND index_no = %(index_no)s AND chunk_no IN (
+_OLDEST = """
+WHERE user_no = %(user_no)s AND index_no = %(index_no)s AND chunk_no IN (
     SELECT chunk_no FROM chunks WHERE user_no = %(user_no)s AND index_no = %(index_no)s ORDER BY chunk_no LIMIT %(limit)s
 )
 """
+# Vectors first, in one statement, which the triggers on them count at once; a cascade comes row by row.
+_REMOVE_VECTORS = f"DELETE FROM vectors {_OLDEST}"
+_REMOVE_CHUNKS = f"DELETE FROM chunks {_OLDEST}"
+_REMOVE_SIZE = "DELETE FROM index_sizes WHERE user_no = %(user_no)s AND index_no = %(index_no)s"
 
 
 def next_user(conn: Connection, after: int) -> int | None:
@@ -217,9 +220,14 @@ def next_user(conn: Connection, after: int) -> int | None:
     return None if row is None else int(row[0])
 
 
-def remove_chunks(conn: Connection, index_no: int, user_no: int, *, limit: int) -> int:
-    """Remove up to `limit` of the user's chunks in a retired index; how many there were."""
-    return conn.execute(_REMOVE, {"index_no": index_no, "user_no": user_no, "limit": limit}).rowcount
+def remove_chunks(conn: Connection, index_no: int, user_no: int, *, limit: int) -> bool:
+    """Remove up to `limit` of the user's chunks in a retired index; True when none are left. The caller locked the user."""
+    values = {"index_no": index_no, "user_no": user_no, "limit": limit}
+    conn.execute(_REMOVE_VECTORS.encode(), values)
+    if conn.execute(_REMOVE_CHUNKS.encode(), values).rowcount == limit:
+        return False
+    conn.execute(_REMOVE_SIZE, values)
+    return True
 
 
 _TO_REMOVE = """

@@ -56,21 +56,23 @@ class Scope:
         return " ".join(parts)
 
 
-_HIDDEN_FROM = "SELECT chunk_no FROM chunks WHERE user_no = %s AND session_no = %s AND seq >= %s"
+_HIDDEN_FROM = "SELECT chunk_no FROM chunks WHERE user_no = %s AND index_no = %s AND session_no = %s AND seq >= %s"
 _HIDDEN_IDS = """
 SELECT c.chunk_no FROM messages m JOIN chunks c USING (user_no, message_no)
-WHERE m.user_no = %s AND m.session_no = %s AND m.message_id = ANY(%s)
+WHERE m.user_no = %s AND c.index_no = %s AND m.session_no = %s AND m.message_id = ANY(%s)
 """
 
 
-def hidden_from_seq(conn: Connection, user_no: int, session_no: int, seq: int) -> list[int]:
-    """Chunks of the session's messages at `seq` and later."""
-    return [no for (no,) in conn.execute(_HIDDEN_FROM, (user_no, session_no, seq))]
+def hidden_from_seq(conn: Connection, user_no: int, index_no: int, session_no: int, seq: int) -> list[int]:
+    """The index's chunks of the session's messages at `seq` and later."""
+    return [no for (no,) in conn.execute(_HIDDEN_FROM, (user_no, index_no, session_no, seq))]
 
 
-def hidden_by_id(conn: Connection, user_no: int, session_no: int, message_ids: Sequence[str]) -> list[int]:
-    """Chunks of those messages of the session; ids that are not there are ignored."""
-    return [no for (no,) in conn.execute(_HIDDEN_IDS, (user_no, session_no, list(message_ids)))]
+def hidden_by_id(
+    conn: Connection, user_no: int, index_no: int, session_no: int, message_ids: Sequence[str]
+) -> list[int]:
+    """The index's chunks of those messages of the session; ids that are not there are ignored."""
+    return [no for (no,) in conn.execute(_HIDDEN_IDS, (user_no, index_no, session_no, list(message_ids)))]
 
 
 # Index-only: `vectors_scan` covers user, index, chunk and the vector itself (docs/decisions/0001-exact-scan.md).

@@ -25,8 +25,8 @@ class Browser:
         after, limit = paging.check(cursor, limit)
         with self._database.connection() as conn:
             rows = users.list_users(conn, starts_with=starts_with, after=after, limit=limit + 1)
-        following = paging.cursor(rows[limit - 1][0]) if len(rows) > limit else None
-        return [user for _, user in rows[:limit]], following
+        shown, following = paging.cut(rows, limit, lambda row: row[0])
+        return [user for _, user in shown], following
 
     def counts(self, user_id: str) -> Mapping[str, int]:
         """How much there is of a user, per kind. Raises NotFound."""
@@ -60,5 +60,4 @@ class Browser:
         with self._database.connection() as conn:
             user = find_user(conn, user_id)
             rows = facts.page_facts(conn, user.user_no, after=after, limit=limit + 1) if user.memory_on else []
-        following = paging.cursor(rows[limit - 1].fact_id) if len(rows) > limit else None
-        return rows[:limit], following
+        return paging.cut(rows, limit, lambda fact: fact.fact_id)

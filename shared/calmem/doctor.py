@@ -11,10 +11,11 @@ from enum import StrEnum
 
 from calmem import queueing
 from calmem.errors import CalmemError, InvalidInput, ModelUnavailable
-from calmem.model import SearchIndex
+from calmem.model import QueueState, SearchIndex
 from calmem.models import Models
 from calmem.settings import Settings
 from calmem.storage import indexes, inspection, search, tasks
+from calmem.storage.inspection import Server
 from calmem.storage.migrate import migrations
 from calmem.storage.pool import Connection, Database
 
@@ -56,7 +57,9 @@ def examine(settings: Settings, *, now: Callable[[], datetime] = lambda: datetim
         else:
             database = stack.enter_context(Database(settings))
             conn = stack.enter_context(database.connection())
-            yield from _database(conn)
+            began = time.perf_counter()
+            server = inspection.server(conn)
+            yield from _database(server, (time.perf_counter() - began) * 1_000)
             yield _clock(conn, now)
         index = None
         if conn is not None:
@@ -67,9 +70,10 @@ def examine(settings: Settings, *, now: Callable[[], datetime] = lambda: datetim
             yield _model(settings, index)
         yield from _queue(settings)
         if conn is not None and index is not None:
-            yield _pending(conn, settings)
-            yield _failed(conn)
-            yield _vacuum(conn, index)
+            waiting = tasks.queue_state(conn)
+            yield _pending(waiting, settings)
+            yield _failed(waiting)
+            yield _vacuum(conn, index, autovacuum=server.autovacuum)
 
 
 def _connection_problem(settings: Settings) -> Finding | None:
@@ -92,13 +96,9 @@ def _connection_problem(settings: Settings) -> Finding | None:
     )
 
 
-def _database(conn: Connection) -> Iterator[Finding]:
-    began = time.perf_counter()
-    server = inspection.server(conn)
-    took = (time.perf_counter() - began) * 1_000
-    about = (
-        f"PostgreSQL {server.version}, {server.connections} of {server.max_connections} connections used, {took:.1f} ms"
-    )
+def _database(server: Server, took_ms: float) -> Iterator[Finding]:
+    used = f"{server.connections} of {server.max_connections} connections used"
+    about = f"PostgreSQL {server.version}, {used}, {took_ms:.1f} ms"
     if server.standby:
         yield _failure(
             "connection", f"{about}; a standby, which takes no writes", "point CALMEM_DATABASE_URL to the primary"
@@ -204,8 +204,7 @@ def _queue(settings: Settings) -> Iterator[Finding]:
         yield _ok("workers", f"{queue.workers} registered, last heard of {queue.heard_seconds:.0f} s ago")
 
 
-def _pending(conn: Connection, settings: Settings) -> Finding:
-    state = tasks.queue_state(conn)
+def _pending(state: QueueState, settings: Settings) -> Finding:
     found = f"{state.pending} messages, the oldest for {state.oldest_seconds:.0f} s"
     if state.oldest_seconds > settings.degraded_after_seconds:
         return _warning(
@@ -216,17 +215,17 @@ def _pending(conn: Connection, settings: Settings) -> Finding:
     return _ok("pending", found)
 
 
-def _failed(conn: Connection) -> Finding:
-    count = tasks.queue_state(conn).failed
-    if count:
+def _failed(state: QueueState) -> Finding:
+    if state.failed:
         return _warning(
-            "failed", f"{count} messages set aside", "`calmem failed` says why, `calmem failed retry` tries them again"
+            "failed",
+            f"{state.failed} messages set aside",
+            "`calmem failed` says why, `calmem failed retry` tries them again",
         )
     return _ok("failed", "no message set aside")
 
 
-def _vacuum(conn: Connection, index: SearchIndex) -> Finding:
-    autovacuum = inspection.server(conn).autovacuum
+def _vacuum(conn: Connection, index: SearchIndex, *, autovacuum: bool) -> Finding:
     search.bound_reads(conn, _EXAMINE_MS)
     try:
         scan = inspection.largest_scan(conn, index)

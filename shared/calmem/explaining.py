@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from calmem import budget
@@ -78,5 +79,4 @@ def _fate(chunk_no: int, trace: Trace, by_words: set[int]) -> Fate:
 
 
 def _candidate(item: Item, scores: dict[str, float], fate: Fate, tiers: list[Tier]) -> Candidate:
-    found = Item(**{**vars(item), "scores": scores})
-    return Candidate(item=found, fates=dict.fromkeys(tiers, fate))
+    return Candidate(item=replace(item, scores=scores), fates=dict.fromkeys(tiers, fate))

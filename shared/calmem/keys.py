@@ -33,9 +33,9 @@ _USE_NOTED_SECONDS = 60.0
 _CACHED_KEYS = 10_000
 
 
-def hash_key(key: str) -> bytes:
+def hash_secret(secret: str) -> bytes:
     """SHA-256: 256 random bits cannot be guessed, so a slow hash would add time to every request and no safety."""
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Keys:
             key = api_keys.insert_key(
                 conn,
                 prefix=prefix,
-                key_hash=hash_key(secret),
+                key_hash=hash_secret(secret),
                 name=label,
                 scopes=sorted({KeyScope(scope) for scope in wanted}),
                 user_id=owner,
@@ -152,7 +152,7 @@ class Keyring:
             raise Unauthorized("a key is needed: send `Authorization: Bearer …` or `X-API-Key: …`")
         prefix = _prefix(offered)
         key = None if prefix is None else self._find(prefix)
-        matches = hmac.compare_digest(hash_key(offered), _NOBODY if key is None else key.hash)
+        matches = hmac.compare_digest(hash_secret(offered), _NOBODY if key is None else key.hash)
         if key is None or not matches or key.revoked_at is not None:
             raise Unauthorized("this key is not known, or it was revoked; `calmem keys list` shows those there are")
         return key

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 
 from calmem.errors import InvalidInput
+from calmem.keys import hash_secret
 from calmem.model import ApiKey
 from calmem.settings import Settings
 from calmem.storage import logins
@@ -25,20 +25,15 @@ class Logins:
         """A new token of 256 random bits for whoever showed this key."""
         token = secrets.token_urlsafe(32)
         with self._database.connection() as conn:
-            logins.insert_login(conn, token_hash=_hash(token), prefix=key.prefix, seconds=self._seconds)
+            logins.insert_login(conn, token_hash=hash_secret(token), prefix=key.prefix, seconds=self._seconds)
         return token
 
     def find(self, token: str) -> ApiKey | None:
         """The key behind the token as it is now; None when the login ended, ran out, or the key was revoked."""
         with self._database.connection() as conn:
-            return logins.find_login(conn, _hash(token))
+            return logins.find_login(conn, hash_secret(token))
 
     def end(self, token: str) -> None:
         """Log out; nothing happens when it ended already."""
         with self._database.connection() as conn:
-            logins.delete_login(conn, _hash(token))
-
-
-def _hash(token: str) -> bytes:
-    """SHA-256 is enough for what cannot be guessed; its index also hides how much of a token was right."""
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+            logins.delete_login(conn, hash_secret(token))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from calmem.errors import InvalidInput
+
+T = TypeVar("T")
 
 PAGE = 100
 MAX_PAGE = 1_000
@@ -26,6 +30,11 @@ def check(cursor: str | None, limit: int) -> tuple[int, int]:
     return after, limit
 
 
-def cursor(after: int) -> str:
-    """What continues behind this place."""
+def cut(rows: Sequence[T], limit: int, place: Callable[[T], int]) -> tuple[list[T], str | None]:
+    """The page of `limit` rows, of which one more was asked for, and the cursor behind the last one's place or None."""
+    shown = list(rows[:limit])
+    return shown, _cursor(place(shown[-1])) if len(rows) > limit else None
+
+
+def _cursor(after: int) -> str:
     return base64.b16encode(after.to_bytes(8, "big")).decode("ascii")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import get_args
 from zoneinfo import ZoneInfo
 
 from calmem import budget, ranking, text
 from calmem.errors import InvalidInput
-from calmem.model import Budget, Fact, Item, Recall, SearchIndex, StoredUser, Style, Tier
+from calmem.model import STYLES, Budget, Fact, Item, Recall, SearchIndex, StoredUser, Style, Tier
 from calmem.models import Models
 from calmem.searching import ARMS, Begun, Clock, Memory, Searcher, Trace, hide_nothing
 from calmem.settings import Settings
@@ -82,8 +81,8 @@ class Recaller:
         if block_tokens is not None:
             most = _whole("block_tokens", block_tokens, 1, 1_000_000)
             limits = replace(limits, episodes=min(limits.episodes, most), block=min(limits.block, most))
-        if style not in get_args(Style):
-            raise InvalidInput("style", f"must be one of {', '.join(get_args(Style))}")
+        if style not in STYLES:
+            raise InvalidInput("style", f"must be one of {', '.join(STYLES)}")
         if active_message_ids is not None and active_from_seq is not None:
             raise InvalidInput("active_from_seq", "give either active_message_ids or active_from_seq, not both")
         if active_message_ids is not None:

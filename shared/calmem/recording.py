@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast, get_args
+from typing import Any
 
 from calmem import metrics, text
 from calmem.chunking import chunk
 from calmem.errors import Conflict, Forbidden, InvalidInput, Overtaken, TransientError
-from calmem.model import Lane, NewChunk, NewMessage, Recorded, Role, SearchIndex, StoredUser
+from calmem.model import ROLES, Lane, NewChunk, NewMessage, Recorded, SearchIndex, StoredUser
 from calmem.queueing import WakeUps
 from calmem.settings import Settings
 from calmem.storage import indexes, messages, users
@@ -75,14 +75,14 @@ class Recorder:
             if name not in fields:
                 raise InvalidInput(name, "is missing")
         role = fields["role"]
-        if not isinstance(role, str) or role not in get_args(Role):
-            raise InvalidInput("role", f"must be one of {', '.join(get_args(Role))}")
+        if not isinstance(role, str) or role not in ROLES:
+            raise InvalidInput("role", f"must be one of {', '.join(ROLES)}")
         message_id, created_at = fields.get("message_id"), fields.get("created_at")
         return NewMessage(
             user_id=text.clean_id(fields["user_id"], field="user_id"),
             session_id=text.clean_id(fields["session_id"], field="session_id"),
             message_id=str(uuid.uuid4()) if message_id is None else text.clean_id(message_id, field="message_id"),
-            role=cast(Role, role),
+            role=role,
             content=text.clean(fields["content"], field="content", limit_bytes=self._settings.message_bytes),
             name=text.clean_label(fields.get("name"), field="name"),
             created_at=datetime.now(UTC) if created_at is None else text.parse_time(created_at, field="created_at"),

@@ -66,8 +66,8 @@ class Users:
         with self._database.connection() as conn:
             user = find_user(conn, user_id)
             rows = users.list_sessions(conn, user.user_no, after=after, limit=limit + 1)
-        following = paging.cursor(rows[limit - 1][0]) if len(rows) > limit else None
-        return [session for _, session in rows[:limit]], following
+        shown, following = paging.cut(rows, limit, lambda row: row[0])
+        return [session for _, session in shown], following
 
     def messages(
         self, user_id: str, session_id: str, *, cursor: str | None = None, limit: int = paging.PAGE
@@ -79,8 +79,7 @@ class Users:
             rows = messages.list_messages(
                 conn, user_no=user_no, session_no=session_no, session_id=session_id, after=after, limit=limit + 1
             )
-        following = paging.cursor(rows[limit - 1].seq) if len(rows) > limit else None
-        return rows[:limit], following
+        return paging.cut(rows, limit, lambda message: message.seq)
 
 
 def check_zone(name: str) -> zoneinfo.ZoneInfo:

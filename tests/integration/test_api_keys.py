@@ -15,7 +15,7 @@ import pytest
 
 from calmem import keys as key_module
 from calmem.errors import InvalidInput, NotFound, Unauthorized
-from calmem.keys import Keyring, Keys, NewKey, hash_key
+from calmem.keys import Keyring, Keys, NewKey, hash_secret
 from calmem.model import KeyScope
 from calmem.settings import Settings
 from calmem.storage.pool import Database
@@ -108,7 +108,7 @@ def test_without_a_good_key_nothing_is_read_or_written(calmem: Services, keys: K
         {"Authorization": f"Bearer calmem_{'0' * 12}_{key.secret[20:]}"},
         {"X-API-Key": ""},
         {"X-API-Key": key.key.prefix},
-        {"X-API-Key": hash_key(key.secret).hex()},
+        {"X-API-Key": hash_secret(key.secret).hex()},
         {"X-API-Key": "null"},
         {"X-API-Key": "sk-" + "x" * 5_000},
         # The header of calmem's own name goes first: one that is wrong is not made up for by another.
@@ -232,7 +232,7 @@ def test_only_a_hash_is_stored(settings: Settings, keys: Keys) -> None:
     assert made.secret[20:] not in shown
     assert made.secret.startswith(f"calmem_{made.key.prefix}_")
     assert len(made.secret.removeprefix(f"calmem_{made.key.prefix}_")) == 43
-    assert hash_key(made.secret).hex() not in repr(made.key)
+    assert hash_secret(made.secret).hex() not in repr(made.key)
     assert make(keys, KeyScope.RECALL).secret != made.secret
 
 
@@ -258,9 +258,9 @@ def test_hashes_are_compared_in_constant_time_for_known_and_unknown_prefixes(
                 keyring.recognise(wrong)
 
     assert [a for a, _ in compared] == [
-        hash_key(one) for one in (made.secret, unknown, made.secret[:-3] + "abc", "garbled")
+        hash_secret(one) for one in (made.secret, unknown, made.secret[:-3] + "abc", "garbled")
     ]
-    assert [b for _, b in compared] == [hash_key(made.secret), bytes(32), hash_key(made.secret), bytes(32)]
+    assert [b for _, b in compared] == [hash_secret(made.secret), bytes(32), hash_secret(made.secret), bytes(32)]
 
 
 def make_seen(keys: Keys, made: NewKey) -> Any:
@@ -425,4 +425,4 @@ def test_no_key_reaches_the_logs_of_real_processes(settings: Settings, keys: Key
     assert f'"key_prefix": "{key.key.prefix}"' in logged
     assert '"status": 401' in logged
     assert key.secret[20:40] not in logged
-    assert hash_key(key.secret).hex() not in logged
+    assert hash_secret(key.secret).hex() not in logged

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
@@ -12,6 +13,8 @@ from calmem.recall import MAX_K
 from calmem_services.cli import output
 from calmem_services.cli.importing import import_history
 from calmem_services.http import wire
+
+T = TypeVar("T")
 
 _user = click.option("--user", "user_id", required=True, help="Whose memory.")
 _session = click.option("--session", "session_id", required=True, help="The session's id.")
@@ -212,14 +215,8 @@ def sessions() -> None:
 @output.as_json
 def list_sessions(user_id: str, as_json: bool) -> None:
     """All sessions, oldest first."""
-    rows = []
-    cursor = None
     with output.memory() as memory:
-        while True:
-            page, cursor = memory.sessions(user_id, cursor=cursor)
-            rows += [wire.session(session) for session in page]
-            if cursor is None:
-                break
+        rows = [wire.session(session) for session in _all(lambda at: memory.sessions(user_id, cursor=at))]
     if as_json:
         output.print_json(rows)
     else:
@@ -249,14 +246,9 @@ def messages() -> None:
 @output.as_json
 def list_messages(user_id: str, session_id: str, as_json: bool) -> None:
     """A session's messages in the order they were recorded in."""
-    cursor = None
-    shown: list[dict[str, Any]] = []
     with output.memory() as memory:
-        while True:
-            page, cursor = memory.messages(user_id, session_id, cursor=cursor)
-            shown += [wire.message(message) for message in page]
-            if cursor is None:
-                break
+        found = _all(lambda at: memory.messages(user_id, session_id, cursor=at))
+    shown = [wire.message(message) for message in found]
     if as_json:
         output.print_json(shown)
     else:
@@ -272,6 +264,15 @@ def delete_message(user_id: str, message_id: str, as_json: bool) -> None:
     """Remove one message and everything derived from it."""
     with output.memory() as memory:
         _print_receipt(memory.delete_message(user_id, message_id), as_json)
+
+
+def _all(page: Callable[[str | None], tuple[list[T], str | None]]) -> list[T]:
+    """What is on all pages, each asked for by the cursor of the one before."""
+    found, cursor = page(None)
+    while cursor is not None:
+        more, cursor = page(cursor)
+        found += more
+    return found
 
 
 def _print_receipt(receipt: Receipt, as_json: bool) -> None:

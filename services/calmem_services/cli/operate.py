@@ -14,7 +14,7 @@ from calmem.storage import indexes, tasks
 from calmem.storage import migrate as migrations
 from calmem.storage import stats as counting
 from calmem_services.cli import output
-from calmem_services.http.figures import read_figures
+from calmem_services.http.figures import figures_url, read_figures
 
 
 @click.group()
@@ -77,7 +77,7 @@ def stats(as_json: bool) -> None:
         "oldest_pending_seconds": round(state.oldest_seconds, 1),
         **counts,
     }
-    url = f"http://{chosen.host}:{chosen.retrieval_port}/metrics"
+    url = figures_url(chosen)
     figures = read_figures(url)
     if as_json:
         recalls = None if figures is None else {"tiers": figures.tiers, "latency_ms": figures.latency_ms}

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -228,16 +229,10 @@ def _told(one: Reindex) -> str:
     else:
         told = f"{one.done} of {one.messages} messages"
         if one.per_second is not None and one.seconds_left is not None:
-            told += f", {one.per_second:.1f} per second, {_clock(one.seconds_left)} left"
+            told += f", {one.per_second:.1f} per second, {timedelta(seconds=round(one.seconds_left))} left"
         if state is IndexState.PAUSED:
             told += f"; {_WHAT_NOW[state]}"
     return f"{told}; {one.failed} failed" if one.failed else told
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
 
 
 def _described(index: SearchIndex) -> dict[str, object]:

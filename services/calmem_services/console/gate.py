@@ -20,6 +20,7 @@ from calmem.errors import Forbidden, InvalidInput
 from calmem.logins import Logins
 from calmem.model import KeyScope
 from calmem_services.http.access import Access, Caller, remember_caller
+from calmem_services.http.bodies import read_bytes
 
 LOGIN_COOKIE = "calmem_console"
 # Ties the forms of who is not logged in (the login itself; everybody, where no key is asked for) to their browser.
@@ -126,15 +127,12 @@ def _without_key(headers: Headers) -> Headers:
 async def read_form(request: Request, visitor: Visitor) -> Mapping[str, str]:
     """The fields of a form that one of the visitor's own pages sent. Raises Forbidden for any other, InvalidInput."""
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("host")
+    if foreign or request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Forbidden("this form was sent by a page that is not this console's")
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise Forbidden("this form was sent by a page that is not this console's")
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _FORM_BYTES:
-            raise InvalidInput("form", f"has more than {_FORM_BYTES} bytes")
+    body = await read_bytes(request, limit_bytes=_FORM_BYTES)
+    if body is None:
+        raise InvalidInput("form", f"has more than {_FORM_BYTES} bytes")
     try:
         fields = dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=50))
     except ValueError as exc:

@@ -14,7 +14,7 @@ from calmem.errors import Forbidden, InvalidInput
 from calmem.explaining import Explainer
 from calmem.fates import Explanation
 from calmem.model import KeyScope
-from calmem.recall import Recaller
+from calmem.recall import MAX_K, Recaller
 from calmem.settings import Settings
 from calmem.storage.pool import Database
 from calmem_services.console.gate import Gate, Visitor, read_form
@@ -87,7 +87,7 @@ def _request(fields: Mapping[str, str]) -> dict[str, Any]:
     if fields.get("active"):
         request["active_from_seq"] = _whole(fields, "active", 0, 2**62)
     if fields.get("k"):
-        request["k"] = _whole(fields, "k", 1, 1_000)
+        request["k"] = _whole(fields, "k", 1, MAX_K)
     return request
 
 

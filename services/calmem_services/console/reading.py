@@ -19,7 +19,7 @@ from calmem.storage.pool import Database
 from calmem.users import Users
 from calmem_services.console.gate import Gate, Visitor
 from calmem_services.console.pages import render
-from calmem_services.http.figures import read_figures
+from calmem_services.http.figures import figures_url, read_figures
 
 PAGE = 50
 # Of a longer message that much is shown until it is asked for alone.
@@ -44,7 +44,7 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
             return RedirectResponse(f"{home}?mine=1", status_code=HTTPStatus.SEE_OTHER)
         with database.connection() as conn:
             queue, rows = tasks.queue_state(conn), stats.counts(conn)
-        source = f"http://{settings.host}:{settings.retrieval_port}/metrics"
+        source = figures_url(settings)
         return render(
             request,
             visitor,

@@ -36,6 +36,7 @@ from calmem_services.gateway.window import Limits, Window, compact
 from calmem_services.http import health, problems
 from calmem_services.http.access import Access, Caller, remember_caller
 from calmem_services.http.app import AccessLog
+from calmem_services.http.bodies import read_bytes
 
 log = structlog.get_logger(__name__)
 
@@ -96,7 +97,7 @@ class Gateway:
         if self._settings.gateway_upstream_key and not _is_served(path):
             # With their own key clients may ask for whatever it opens.
             return error(404, f"only /v1/{_CHAT} and /v1/models are served here", "invalid_request_error")
-        raw = await _read_body(request)
+        raw = await read_bytes(request, limit_bytes=_BODY_BYTES)
         if raw is None:
             return error(413, f"the request has more than {_BODY_BYTES} bytes", "invalid_request_error")
         chat = None
@@ -333,16 +334,6 @@ def _refused(exc: Unauthorized | Forbidden | RateLimited) -> Response:
 def _is_served(path: str) -> bool:
     parts = unquote(path).rstrip("/").split("/")
     return parts == _CHAT.split("/") or (parts[0] == "models" and not {".", ".."} & set(parts))
-
-
-async def _read_body(request: Request) -> bytes | None:
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > _BODY_BYTES:
-            return None
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def _read_chat(request: Request, raw: bytes) -> _Chat | None:

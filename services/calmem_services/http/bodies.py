@@ -14,6 +14,17 @@ from calmem_services.http.problems import Problem
 from calmem_services.http.schemas import Schema, whole
 
 
+async def read_bytes(request: Request, *, limit_bytes: int) -> bytes | None:
+    """The body; None, with the rest of it unread, when it is larger."""
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit_bytes:
+            return None
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
 async def read_body(request: Request, schema: Schema, *, limit_bytes: int) -> dict[str, Any]:
     """The JSON object of the body with no field missing and none unknown by the schema (`schemas.closed`); an optional
     field that is null is left out. The values are the use case's to check.
@@ -24,14 +35,11 @@ async def read_body(request: Request, schema: Schema, *, limit_bytes: int) -> di
     kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be application/json")
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit_bytes:
-            raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {limit_bytes} bytes")
-        chunks.append(chunk)
+    raw = await read_bytes(request, limit_bytes=limit_bytes)
+    if raw is None:
+        raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {limit_bytes} bytes")
     try:
-        body = json.loads(b"".join(chunks), parse_constant=_refuse)
+        body = json.loads(raw, parse_constant=_refuse)
     except (ValueError, RecursionError) as exc:
         raise Problem(HTTPStatus.BAD_REQUEST, "the body must be one JSON object in UTF-8") from exc
     if not isinstance(body, dict):

@@ -9,6 +9,8 @@ from math import isinf
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from calmem.settings import Settings
+
 _TIMEOUT_SECONDS = 2.0
 
 
@@ -18,6 +20,11 @@ class RecallFigures:
 
     tiers: dict[str, int]
     latency_ms: dict[str, dict[str, float | None]]
+
+
+def figures_url(settings: Settings) -> str:
+    """Where the retrieval service of this machine has them."""
+    return f"http://{settings.host}:{settings.retrieval_port}/metrics"
 
 
 def read_figures(url: str) -> RecallFigures | None:

@@ -74,11 +74,7 @@ def explanation(value: Explanation) -> dict[str, Any]:
         "limits": {"episodes": value.limits.episodes, "block": value.limits.block},
         "hidden": value.hidden,
         "candidates": [
-            {
-                **item(one.item),
-                "seq": one.item.seq,
-                "fates": {tier.value: fate.value for tier, fate in one.fates.items()},
-            }
+            {**item(one.item), "fates": {tier.value: fate.value for tier, fate in one.fates.items()}}
             for one in value.candidates
         ],
     }

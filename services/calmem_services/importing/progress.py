@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
 
@@ -57,8 +58,8 @@ class Progress:
             parts.append(f"{report.messages / seconds:,.0f} a second")
         read = done - self._began_bytes
         if total and read > 0:
-            left = int(seconds * max(0, total - done) / read)
-            parts.append(f"{left // 3600}:{left % 3600 // 60:02}:{left % 60:02} left")
+            left = timedelta(seconds=int(seconds * max(0, total - done) / read))
+            parts.append(f"{left} left")
         return ", ".join(parts)
 
     def say(self, text: str) -> None:

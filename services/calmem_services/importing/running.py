@@ -15,7 +15,7 @@ from typing import Any
 from calmem.errors import Conflict, Forbidden, InvalidInput
 from calmem.model import ImportCheckpoint, Recorded
 from calmem_services.importing import chatgpt, claude, jsonl, openai
-from calmem_services.importing.formats import Adapter, Draft, Format, Options, Parsed, parse
+from calmem_services.importing.formats import Adapter, Draft, Format, Options, Parsed, owner, parse
 from calmem_services.importing.reading import Form, Source, Unit
 
 ADAPTERS: Mapping[Format, Adapter] = {
@@ -101,8 +101,8 @@ class Importer:
         on_checkpoint: Callable[[ImportCheckpoint], None],
         bad_before: int = 0,
     ) -> None:
-        if plan.format is not Format.JSONL and plan.options.user_id is None:
-            raise InvalidInput("--user", f"is needed: a file of the format {plan.format} names no user")
+        if plan.format is not Format.JSONL:
+            owner(plan.options, plan.format)
         self._plan = plan
         self._record_many = record_many
         self._report = report

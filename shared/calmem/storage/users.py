@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from datetime import datetime
 
 from calmem.errors import Forbidden, Overtaken
 from calmem.model import Session, StoredUser, UserSummary
@@ -223,14 +222,3 @@ def _count(conn: Connection, sql: str, values: Mapping[str, object]) -> dict[str
     row = conn.execute(sql.encode(), values).fetchone()
     assert row is not None
     return dict(zip(_KINDS, row, strict=True))
-
-
-_NOW = "SELECT clock_timestamp()"
-
-
-def database_now(conn: Connection) -> datetime:
-    """The database's clock, the one that every process agrees on."""
-    row = conn.execute(_NOW).fetchone()
-    assert row is not None
-    assert isinstance(row[0], datetime)
-    return row[0]

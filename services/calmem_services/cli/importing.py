@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import click
 
+from calmem.storage.pool import Database
 from calmem.text import clean_id, parse_time
 from calmem_services.cli import output
 from calmem_services.importing.formats import Format, Options
@@ -61,10 +63,11 @@ def import_history(
 
     {"user_id": "mei", "session_id": "s1", "role": "user", "content": "…", "created_at": "2025-09-27T10:00:00+02:00"}
 
-    Safe to run twice, and after an interruption it goes on where it was: a message that is there already is counted,
+    Safe to run twice, and after an interruption it goes on where it was (over HTTP: from the beginning): a message that is there already is counted,
     not doubled. Messages are indexed behind live ones. A bad line is named on stderr and skipped, and the exit code is
     then 1; with --strict nothing after it is recorded, and the exit code is 2.
     """
+    chosen = output.settings()
     request = Request(
         path=None if file.name == "<stdin>" else Path(file.name),
         format=None if format_ == "auto" else Format(format_),
@@ -79,9 +82,10 @@ def import_history(
         strict=strict,
         restart=restart,
         errors=errors,
-        batch_messages=min(BATCH_MESSAGES, output.settings().batch_messages),
+        batch_messages=min(BATCH_MESSAGES, chosen.batch_messages),
     )
-    with output.memory() as memory, output.database() as database:
+    with output.memory() as memory, ExitStack() as stack:
+        database = stack.enter_context(Database(chosen)) if chosen.database_url else None
         summary = load(cast(BufferedReader, file), request, memory, database, out=sys.stderr)
     if as_json:
         output.print_json(

@@ -56,16 +56,18 @@ class Summary:
         }
 
 
-def load(file: BufferedReader, request: Request, memory: Memory, database: Database, *, out: TextIO) -> Summary:
+def load(file: BufferedReader, request: Request, memory: Memory, database: Database | None, *, out: TextIO) -> Summary:
     """Record the file behind live messages, saying on `out` what it is and how far it got.
 
+    `database`: where it is noted how far it got; None (over HTTP): nowhere, and the same call again begins at the start.
     Raises InvalidInput for a file that cannot be read at all and, with `strict`, for its first bad line;
-    TransientError when the database is away. What was recorded stays, and the same call again goes on from there.
+    TransientError when the database or service is away. What was recorded stays, and the same call again goes on from there.
     """
     source = Source(file)
     plan = _plan(source, request, out)
     checkpoints = None
-    if request.path is not None and source.total_bytes is not None:  # a pipe with a name is still a pipe
+    # A pipe with a name is still a pipe.
+    if database is not None and request.path is not None and source.total_bytes is not None:
         checkpoints = Checkpoints(database, request.path, plan)
     safe = 0
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from calmem.model import DenseHit
+from calmem.hits import DenseHit
 
 # Rows at a time, so that mass duplicates of one vector need no memory of their size.
 _SLICE = 1_024

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calmem import cosine
-from calmem.model import DenseHit
+from calmem.hits import DenseHit
 from calmem.storage.vectors import Marks, Vectors
 
 # Rows of a block; as float32 they stay in a core's cache while they are compared.

@@ -15,7 +15,8 @@ import regex
 
 from calmem import block, budget
 from calmem.fates import Fate
-from calmem.model import Block, Budget, DenseHit, DenseHits, Fact, Item, Place, Style, Window, WordHit, WordHits
+from calmem.hits import DenseHit, DenseHits, Place, Window, WordHit, WordHits
+from calmem.model import Block, Budget, Fact, Item, Style
 from calmem.words import Script
 
 # Evidence: how much likelier an item of score s is than one of score 0, as exp(EVIDENCE * s).

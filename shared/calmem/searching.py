@@ -18,7 +18,8 @@ from calmem.cache import VectorCache
 from calmem.embedding import Embedder, understands
 from calmem.errors import ModelUnavailable, TransientError
 from calmem.held import View
-from calmem.model import Budget, DenseHit, DenseHits, Item, SearchIndex, StoredUser, Window, WordHits
+from calmem.hits import DenseHit, DenseHits, Window, WordHits
+from calmem.model import Budget, Item, SearchIndex, StoredUser
 from calmem.models import Models
 from calmem.settings import Settings
 from calmem.storage import search

@@ -14,7 +14,7 @@ import regex
 import Stemmer
 
 from calmem import stopwords
-from calmem.model import QueryToken
+from calmem.hits import QueryToken
 from calmem.text import normalize
 
 Script = Literal["latin", "cjk", "other"]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from calmem import cosine
 from calmem.cache import MOST_NEW, VectorCache
-from calmem.model import DenseHit
+from calmem.hits import DenseHit
 from calmem.settings import Settings
 from calmem.storage import search, users, vectors
 from calmem.storage.pool import Connection, Database

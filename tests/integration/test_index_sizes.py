@@ -9,7 +9,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from calmem.model import QueryToken
+from calmem.hits import QueryToken
 from calmem.settings import Settings
 from calmem.storage import search, users
 from calmem.storage.pool import Database

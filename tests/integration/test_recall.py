@@ -14,8 +14,9 @@ import psycopg
 import pytest
 
 from calmem.errors import InvalidInput, ModelUnavailable
+from calmem.hits import WordHits
 from calmem.memory import Memory
-from calmem.model import Recall, Tier, WordHits
+from calmem.model import Recall, Tier
 from calmem.models import Models
 from calmem.queueing import WakeUps
 from calmem.recall import Recaller

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calmem import budget, ranking
-from calmem.model import Block, Budget, DenseHit, DenseHits, Fact, Item, Place, Style, Tier, Window, WordHit, WordHits
+from calmem.hits import DenseHit, DenseHits, Place, Window, WordHit, WordHits
+from calmem.model import Block, Budget, Fact, Item, Style, Tier
 from calmem.ranking import Found
 from calmem.words import Script
 from tests.support.items import START, fact, item

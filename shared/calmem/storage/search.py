@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calmem import cosine
-from calmem.model import DenseHit, Item, Place, QueryToken, WordHit, WordHits
+from calmem.hits import DenseHit, Place, QueryToken, WordHit, WordHits
+from calmem.model import Item
 from calmem.storage.indexes import vector_literal
 from calmem.storage.pool import Connection
 from calmem.storage.vectors import parse_halves

@@ -85,15 +85,15 @@ def test_a_search_by_mcp_waits_for_the_model(
     indexed: Settings, slow: SlowLoading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_DEADLINE_MS", 2_000)
-    asked = {"query": "Which plants bloom at the entrance?"}
+    query = "Which plants bloom at the entrance?"
     resources = server.Resources(indexed)
     with ThreadPoolExecutor(1) as pool, resources.opened():
         assert slow.begun.wait(60)
-        told = pool.submit(resources.memory.tools["search_memory"].run, Connection.of("ada", None), dict(asked))
+        told = pool.submit(resources.memory.tools["search_memory"].run, Connection.of("ada", None), {"query": query})
         # The same search without waiting: when it is back, the tool's own deadline would have passed too.
         with Database(indexed) as database:
             impatient = Recaller(database, replace(indexed, recall_deadline_ms=2_000), Models(indexed))
-            assert impatient.search(user_id="ada", **asked) == []
+            assert impatient.search(user_id="ada", query=query) == []
             still_waiting = not told.done()
             slow.go_on.set()
             impatient.close()

@@ -86,13 +86,14 @@ def test_a_search_by_mcp_waits_for_the_model(
 ) -> None:
     monkeypatch.setattr(server, "_DEADLINE_MS", 2_000)
     query = "Which plants bloom at the entrance?"
-    resources = server.Resources(indexed)
+    hasty = replace(indexed, recall_deadline_ms=2_000)
+    resources = server.Resources(hasty)
     with ThreadPoolExecutor(1) as pool, resources.opened():
         assert slow.begun.wait(60)
         told = pool.submit(resources.memory.tools["search_memory"].run, Connection.of("ada", None), {"query": query})
         # The same search without waiting: when it is back, the tool's own deadline would have passed too.
-        with Database(indexed) as database:
-            impatient = Recaller(database, replace(indexed, recall_deadline_ms=2_000), Models(indexed))
+        with Database(hasty) as database:
+            impatient = Recaller(database, hasty, Models(hasty))
             assert impatient.search(user_id="ada", query=query) == []
             still_waiting = not told.done()
             slow.go_on.set()

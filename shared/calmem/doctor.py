@@ -24,6 +24,8 @@ LEAST_PGVECTOR = (0, 7)
 MOST_SKEW_SECONDS = 2.0
 # With more rows than that not visible to all, the scan is no longer index-only for its cost.
 MOST_HEAP_FETCHES = 0.1
+# Below it autovacuum has not come by yet (it starts at 1,000 inserted rows) and the scan costs nothing.
+FEWEST_VECTORS_JUDGED = 100
 MOST_CONNECTIONS = 0.9
 _EXAMINE_MS = 60_000
 
@@ -238,7 +240,7 @@ def _vacuum(conn: Connection, index: SearchIndex, *, autovacuum: bool) -> Findin
     found = f"the largest user's {scan.rows} vectors were read with {scan.heap_fetches} heap fetches"
     if not scan.index_only:
         return _warning("vacuum", f"{found}, not by an index-only scan", "run VACUUM (ANALYZE) vectors")
-    if scan.heap_fetches > MOST_HEAP_FETCHES * scan.rows:
+    if scan.rows >= FEWEST_VECTORS_JUDGED and scan.heap_fetches > MOST_HEAP_FETCHES * scan.rows:
         return _warning(
             "vacuum", f"{found}: the scan is not really index-only", "run VACUUM vectors; let autovacuum run more often"
         )

@@ -1,4 +1,4 @@
-"""The Python examples of the how-to pages, run as they stand but for the addresses."""
+"""The Python examples of the README and the how-to pages, run as they stand but for the addresses."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from calmem.settings import PREFIX, Settings
 from tests.support.http import Services
 from tests.support.rows import rows
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize(
     ("page", "printed"),
     [
-        ("python.md", ["SQLite for the stock", "role - must be one of user, assistant, tool, system"]),
-        ("langchain.md", ["HumanMessage", "SQLite for the stock", "<moim"]),
+        ("README.md", ["<moim", "SQLite for the stock"]),
+        ("docs/python.md", ["SQLite for the stock", "role - must be one of user, assistant, tool, system"]),
+        ("docs/langchain.md", ["HumanMessage", "SQLite for the stock", "<moim"]),
     ],
 )
 @pytest.mark.parametrize("way", ["direct", "http"])
@@ -38,7 +39,7 @@ def test_examples_run(
     urls |= {"DATA_DIR": settings.data_dir, "RUNTIME": settings.runtime}
     for name, value in (urls if way == "direct" else {"INGEST_URL": ingest, "RETRIEVAL_URL": retrieval}).items():
         monkeypatch.setenv(f"{PREFIX}{name}", value)
-    text = (DOCS / page).read_text("utf-8")
+    text = (ROOT / page).read_text("utf-8")
     text = text.replace("http://127.0.0.1:8101", ingest).replace("http://127.0.0.1:8102", retrieval)
     text = text.replace("postgresql://user:password@db/calmem", settings.database_url)
     text = text.replace("redis://queue:6379/0", settings.redis_url).replace("calmem_…", "")

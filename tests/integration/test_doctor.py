@@ -166,6 +166,14 @@ def test_messages_that_wait_and_that_were_set_aside(settings: Settings, memory: 
     assert (found["failed"].state, found["failed"].found) == (State.WARNING, "1 messages set aside")
 
 
+def test_a_few_vectors_that_no_vacuum_has_seen_are_no_finding(settings: Settings) -> None:
+    with Database(settings) as database:
+        Told(database).add(units(np.random.default_rng(1), 6, 384))
+    run(settings, "UPDATE search_indexes SET dimension = 384, probe = (SELECT embedding FROM vectors LIMIT 1)")
+    finding = by_check(examine(settings))["vacuum"]
+    assert (finding.state, "6 vectors were read" in finding.found) == (State.OK, True)
+
+
 def test_a_scan_that_is_not_really_index_only(settings: Settings) -> None:
     with Database(settings) as database:
         Told(database).add(units(np.random.default_rng(1), 300, 384))

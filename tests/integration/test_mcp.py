@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import httpx
 import pytest
-from mcp import Client
+from mcp import Client, StdioServerParameters
 
 from calmem import Memory
 from calmem.keys import Keys
@@ -343,45 +345,64 @@ def test_the_process_over_http(settings: Settings, tmp_path: Path) -> None:
     assert "walnuts" not in text
 
 
-def documented() -> dict[str, Any]:
-    """The JSON blocks of docs/mcp.md, by the file name in the line above each."""
-    found = re.findall(r"`([^`\n]+\.json)`(?:(?!```).)*```json\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
-    return {Path(name).name if "claude" in name else name: json.loads(block) for name, block in found}
+def documented() -> list[tuple[str, dict[str, Any]]]:
+    """The JSON blocks of docs/mcp.md with the name of the file that each belongs into, which stands in the text before it."""
+    shown = re.findall(r"(.*?)```json\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
+    return [(re.findall(r"`([^`\s]+\.json)`", before)[-1], json.loads(block)) for before, block in shown]
 
 
 def test_the_documented_configurations_work(settings: Settings, memory: Memory) -> None:
-    blocks = documented()
-    assert set(blocks) == {"claude_desktop_config.json", ".vscode/mcp.json", "~/.cursor/mcp.json"}
-
-    desktop = blocks["claude_desktop_config.json"]["mcpServers"]["calmem"]
-    assert desktop["command"].endswith("/bin/calmem")
-    assert set(desktop["env"]) == {"CALMEM_DATABASE_URL", "CALMEM_MCP_USER"}
-    configured = replace(settings, mcp_user=desktop["env"]["CALMEM_MCP_USER"])
-
-    async def stdio() -> None:
-        assert desktop["args"][0] == "mcp"
-        async with over_stdio(configured, *desktop["args"][1:]) as opened:
-            answer(await opened.call_tool("remember_fact", {"key": "from", "value": "Claude Desktop"}))
-
-    run(stdio)
-    assert [fact.value for fact in memory.recall_facts(user_id=configured.mcp_user)] == ["Claude Desktop"]
-
-    vscode = blocks[".vscode/mcp.json"]
-    (asked,) = vscode["inputs"]
-    assert (asked["type"], asked["password"]) == ("promptString", True)
-    server = vscode["servers"]["calmem"]
-    assert server["type"] == "http"
-    cursor = blocks["~/.cursor/mcp.json"]["mcpServers"]["calmem"]
+    """Those over stdio start the command they name, with the environment they give, but for the two addresses."""
+    ways = []
     key = make_key(settings, "facts", "recall", user_id="mei")
-    with client(create_app(settings)) as http:
-        for one, placeholder in ((server, f"${{input:{asked['id']}}}"), (cursor, "${env:CALMEM_KEY}")):
-            url = httpx.URL(one["url"])
-            assert (url.host, url.port) == ("127.0.0.1", Settings().mcp_port)
-            headers = {name: value.replace(placeholder, key) for name, value in one["headers"].items()}
-            assert headers != one["headers"]
+    told = {"${input:calmem-key}": key, "${env:CALMEM_KEY}": key}
+    stated = environment(settings)
+    for name, config in documented():
+        (server,) = config["servers" if name == ".vscode/mcp.json" else "mcpServers"].values()
+        assert {asked["id"] for asked in config.get("inputs", [])} <= {"calmem-key"}
+        if "url" in server:
+            headers = server["headers"]
+        elif server["command"] == "npx":
+            *_, url, _, header = server["args"]
+            server, headers = {"url": url}, dict([header.split(":")])
+        else:
+            ways.append((name, "stdio"))
+            assert server["command"] == "/home/mei/calmem/.venv/bin/calmem"
+            assert set(server["env"]) == {"CALMEM_DATABASE_URL", "CALMEM_MCP_USER"}
+            given = stated | server["env"] | {"CALMEM_DATABASE_URL": settings.database_url}
+            command = str(Path(sys.executable).parent / "calmem")
+            started = StdioServerParameters(command=command, args=server["args"], env=given)
 
-            async def use(headers: dict[str, str] = headers, path: str = url.path) -> None:
-                async with over_http(f"{http.base_url}{path}", headers) as opened:
-                    assert [tool.name for tool in (await opened.list_tools()).tools] == NAMES
+            async def stdio(started: StdioServerParameters = started, name: str = name) -> None:
+                async with Client(started, mode="legacy") as opened:
+                    answer(await opened.call_tool("remember_fact", {"key": name, "value": "stdio"}))
 
-            run(use)
+            run(stdio)
+            assert memory.recall_facts(user_id="mei")[0].key == name
+            continue
+        ways.append((name, "key" if "Authorization" in headers else "user"))
+        url = httpx.URL(server["url"])
+        assert (url.host, url.port, url.path) == ("127.0.0.1", Settings().mcp_port, "/mcp")
+        ((header, value),) = headers.items()
+        if header == "Authorization":
+            (placeholder,) = (known for known in told if known in value)
+            assert value == f"Bearer {placeholder}"
+            sent = {header: value.replace(placeholder, key)}
+            with client(create_app(settings)) as http:
+                run(partial(_lists_its_tools, f"{http.base_url}/mcp", sent))
+        else:
+            assert (header, value) == ("X-Calmem-User", "mei")
+    assert sorted(ways) == [
+        (".vscode/mcp.json", "key"),
+        (".vscode/mcp.json", "stdio"),
+        (".vscode/mcp.json", "user"),
+        ("claude_desktop_config.json", "stdio"),
+        ("claude_desktop_config.json", "user"),
+        ("~/.cursor/mcp.json", "key"),
+        ("~/.cursor/mcp.json", "user"),
+    ]
+
+
+async def _lists_its_tools(url: str, headers: dict[str, str]) -> None:
+    async with over_http(url, headers) as opened:
+        assert [tool.name for tool in (await opened.list_tools()).tools] == NAMES

@@ -17,9 +17,12 @@ from calmem.memory import Memory
 from calmem.model import Recall
 from calmem.models import Models
 from calmem.queueing import WakeUps
+from calmem.recall import Recaller
 from calmem.settings import Settings
 from calmem.storage import indexes
 from calmem.storage.pool import Database
+from calmem_services.mcp import server
+from calmem_services.mcp.tools import Connection
 from calmem_workers.index import Drainer
 
 
@@ -76,6 +79,27 @@ def test_recalls_do_not_queue_behind_a_model_that_is_being_loaded(indexed: Setti
             pass
         assert found.degraded is None
         assert "cosine" in found.items[0].scores
+
+
+def test_a_search_by_mcp_waits_for_the_model(
+    indexed: Settings, slow: SlowLoading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_DEADLINE_MS", 2_000)
+    query = "Which plants bloom at the entrance?"
+    hasty = replace(indexed, recall_deadline_ms=2_000)
+    resources = server.Resources(hasty)
+    with ThreadPoolExecutor(1) as pool, resources.opened():
+        assert slow.begun.wait(60)
+        told = pool.submit(resources.memory.tools["search_memory"].run, Connection.of("ada", None), {"query": query})
+        # The same search without waiting: when it is back, the tool's own deadline would have passed too.
+        with Database(hasty) as database:
+            impatient = Recaller(database, hasty, Models(hasty))
+            assert impatient.search(user_id="ada", query=query) == []
+            still_waiting = not told.done()
+            slow.go_on.set()
+            impatient.close()
+        assert still_waiting
+        assert [item["text"] for item in told.result(60)["items"]] == ["The roses by the gate flower again."]
 
 
 def test_whoever_will_not_wait_is_told_to_try_again(indexed: Settings, slow: SlowLoading) -> None:

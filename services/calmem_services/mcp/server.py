@@ -63,9 +63,8 @@ class Resources:
         database = Database(settings)
         models = Models(settings)
         self._recaller = Recaller(database, patient, models)
-        self.memory = Memory(
-            database=database, model=ActiveModel(database, models), tools=tools(Facts(database), self._recaller)
-        )
+        model = ActiveModel(database, models)
+        self.memory = Memory(database=database, model=model, tools=tools(Facts(database), self._recaller, model))
 
     @contextmanager
     def opened(self) -> Iterator[None]:

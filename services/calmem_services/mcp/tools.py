@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from calmem.errors import InvalidInput
+from calmem.errors import CalmemError, InvalidInput
 from calmem.facts import Facts
 from calmem.model import KeyScope
+from calmem.models import ActiveModel
 from calmem.recall import MAX_K, Recaller
 from calmem.text import ID_CHARS
 from calmem_services.http import schemas, wire
 from calmem_services.http.schemas import Schema
 
 _FOUND = 8
+_LOAD_SECONDS = 30.0
 _SOURCE = "mcp"
 
 
@@ -103,7 +106,7 @@ _ITEM = schemas.shown(
 )
 
 
-def tools(facts: Facts, recaller: Recaller) -> dict[str, Tool]:
+def tools(facts: Facts, recaller: Recaller, model: ActiveModel) -> dict[str, Tool]:
     """The tools over these use cases, by name."""
 
     def remember(connection: Connection, values: dict[str, Any]) -> dict[str, Any]:
@@ -122,6 +125,9 @@ def tools(facts: Facts, recaller: Recaller) -> dict[str, Tool]:
 
     def search(connection: Connection, values: dict[str, Any]) -> dict[str, Any]:
         k = values.pop("limit", _FOUND)
+        # A client starts this process for its first question. Without a model that can be had, words alone answer.
+        with suppress(CalmemError):
+            model.check(_LOAD_SECONDS)
         try:
             items = recaller.search(user_id=connection.user_id, k=k, **values)
         except InvalidInput as exc:

@@ -151,7 +151,7 @@ def _tokens_of(
     tokens: Mapping[int, NDArray[np.int64]], users: NDArray[np.int64], drawn: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """(rows, words) tokens; a neighbour's are made of its number and the words', and look as keyed hashes do."""
-    found = _mix((users[:, None] * texts.VOCABULARY + drawn).astype(np.uint64)).view(np.int64)
+    found: NDArray[np.int64] = _mix((users[:, None] * texts.VOCABULARY + drawn).astype(np.uint64)).view(np.int64)
     for user, own in tokens.items():
         mine = users == user
         found[mine] = own[drawn[mine]]

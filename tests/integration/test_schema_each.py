@@ -49,5 +49,5 @@ def test_each_schema_has_its_own_users_ids_and_index(schemas: dict[str, Settings
             )
         assert [item.text for item in found.items] == [SAID[name]]
     with Memory(settings=schemas["north"]) as north, Memory(settings=schemas["south"]) as south:
-        assert north.delete_user("mei").messages == 1
+        assert north.delete_user("mei").removed["messages"] == 1
         assert [one.message_id for one in south.messages("mei", "s1")[0]] == ["m1"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import psycopg
+from numpy.typing import NDArray
 
 from benchmarks import loading, steady
 from benchmarks.report import Row, options, p50, percentile, publish
@@ -15,7 +15,7 @@ from benchmarks.running import Bench, bench
 from calmem import Memory, embedding
 from calmem.settings import Settings
 
-CHUNKS, CHUNKS_QUICK = 1_000_000, 50_000
+CHUNKS, CHUNKS_QUICK, FEWEST = 1_000_000, 50_000, 20_000
 GROWTH = 10
 # Chunks of a user: log-normal. Most have little, a few have much: of 2,000 users the largest has some 20,000.
 MEDIAN, SIGMA = 150.0, 1.5
@@ -27,6 +27,8 @@ def main() -> None:
     parser = options("Recall, indexing and storage as the table grows tenfold.")
     parser.add_argument("--chunks", type=int, help=f"of all users in the big table; default {CHUNKS:,}")
     asked = parser.parse_args()
+    if asked.chunks is not None and asked.chunks < FEWEST:
+        parser.error(f"--chunks must be {FEWEST:,} or more: the small table has a tenth of them")
     with bench() as servers:
         publish("scale", measure(servers, quick=asked.quick, chunks=asked.chunks), quick=asked.quick)
 
@@ -40,29 +42,24 @@ def measure(servers: Bench, *, quick: bool, chunks: int | None = None) -> list[R
     asked = [name for names in classes.values() for name in names]
     small, big = servers.fresh(), servers.fresh()
     probe = embedding.probe(embedding.load(small))
-    for settings, sizes in ((small, few), (big, fleet)):
-        user_nos = loading.load(settings.database_url, sizes, probe=probe, readable=asked, seed=12, all_texts=True)
-        with psycopg.connect(settings.database_url, autocommit=True) as conn:
-            conn.execute("CHECKPOINT")
-    tables = _Tables(small=small, big=big)
-    rows = [
-        Row(
-            what="users",
-            value=len(fleet),
-            unit="",
-            note=f"{sum(fleet.values()):,} chunks, of one user at most {max(fleet.values()):,}",
-        ),
-        *_recalls(tables, classes, few, user_nos, rounds=40 if quick else 300),
+    user_nos = _load(small, few, probe, asked)
+    _load(big, fleet, probe, asked)
+    biggest = f"{sum(fleet.values()):,} chunks, of one user at most {max(fleet.values()):,}"
+    return [
+        Row(what="users", value=len(fleet), unit="", note=biggest),
+        *_recalls(small, big, classes, few, user_nos, rounds=40 if quick else 300),
         *_storage(big, sum(fleet.values())),
         *steady.measure(servers, small, big, quick=quick),
     ]
-    return rows
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Tables:
-    small: Settings
-    big: Settings
+def _load(
+    settings: Settings, sizes: Mapping[str, int], probe: NDArray[np.float32], asked: Sequence[str]
+) -> dict[str, int]:
+    found = loading.load(settings.database_url, sizes, probe=probe, readable=asked, seed=12, all_texts=True)
+    with psycopg.connect(settings.database_url, autocommit=True) as conn:
+        conn.execute("CHECKPOINT")  # not while recalls are measured
+    return found
 
 
 def fleet_of(chunks: int, *, seed: int) -> dict[str, int]:
@@ -94,7 +91,8 @@ def _classes(sizes: Mapping[str, int], *, each: int) -> dict[str, list[str]]:
 
 
 def _recalls(
-    tables: _Tables,
+    few: Settings,
+    many: Settings,
     classes: Mapping[str, Sequence[str]],
     sizes: Mapping[str, int],
     user_nos: Mapping[str, int],
@@ -104,11 +102,11 @@ def _recalls(
     """The same questions of the same users to both tables in turns; `rounds` of each class and table."""
     took: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     questions = {
-        name: loading.questions(tables.small.database_url, user_nos[name], rounds, seed=13)
+        name: loading.questions(few.database_url, user_nos[name], rounds, seed=13)
         for names in classes.values()
         for name in names
     }
-    with Memory(settings=tables.small) as small, Memory(settings=tables.big) as big:
+    with Memory(settings=few) as small, Memory(settings=many) as big:
         places = [("small", small), ("big", big)]
         for number in range(-3, rounds):
             for size, names in classes.items():

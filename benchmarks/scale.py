@@ -17,7 +17,7 @@ from calmem.settings import Settings
 
 CHUNKS, CHUNKS_QUICK, FEWEST = 1_000_000, 50_000, 20_000
 GROWTH = 10
-# Chunks of a user: log-normal. Most have little, a few have much: of 2,000 users the largest has some 20,000.
+# Chunks of a user: log-normal. Most have little, a few have much: of a million, one user has 34,000.
 MEDIAN, SIGMA = 150.0, 1.5
 # Where in the small table, ordered by size, the users that are asked stand.
 CLASSES = {"small": 0.25, "middle": 0.5, "large": 1.0}

@@ -55,7 +55,7 @@ def measure(servers: Bench, few: Settings, many: Settings, *, quick: bool) -> li
     ):
         indexing.warm_up(few_memory, few_conn, "few")
         indexing.warm_up(many_memory, many_conn, "one")
-        rates: dict[str, list[float]] = {"few": [], "one": [], "two": []}
+        rates: dict[str, list[float]] = {"few": [], "one": [], "two": [], "now": []}
 
         def measure_once(label: str, memory: Memory, conn: psycopg.Connection[tuple[int]], settings: Settings) -> None:
             name = f"{label}-{len(rates[label])}"
@@ -71,8 +71,8 @@ def measure(servers: Bench, few: Settings, many: Settings, *, quick: bool) -> li
         many_conn.execute(_NOTE)
         waits = []
         for share in SHARES:
-            measure_once("one", many_memory, many_conn, many)  # what it can do now: others may use the machine too
-            waits += _steady(many_memory, many_conn, share, capacity=rates["one"][-1], seconds=pace.seconds)
+            measure_once("now", many_memory, many_conn, many)  # others may have come to the machine
+            waits += _steady(many_memory, many_conn, share, capacity=rates["now"][-1], seconds=pace.seconds)
     best = {label: max(found) for label, found in rates.items()}
     note = f"best of {pace.rounds} rounds of {pace.count} messages; "
     return [
@@ -101,16 +101,8 @@ def _steady(
     left = pending(conn)
     wait_until(lambda: pending(conn) == 0, "everything is indexed")
     waited = [float(row[0]) for row in conn.execute(_WAITED, (f"{label}-",))]
+    note = f"{len(waited)} messages, {rate:.0f}/s sent of {capacity:.0f}/s, {left} pending at the end"
     return [
-        _wait(
-            share,
-            "p50",
-            p50(waited),
-            f"{len(waited)} messages at {rate:.0f}/s of {capacity:.0f}/s, {left} pending at the end",
-        ),
-        _wait(share, "p95", percentile(waited, 0.95), ""),
+        Row(what=f"record to vector at {share:.0%} of capacity: {which}", value=milliseconds, unit="ms", note=note)
+        for which, milliseconds in (("p50", p50(waited)), ("p95", percentile(waited, 0.95)))
     ]
-
-
-def _wait(share: float, which: str, milliseconds: float, note: str) -> Row:
-    return Row(what=f"record to vector at {share:.0%} of capacity: {which}", value=milliseconds, unit="ms", note=note)

@@ -34,24 +34,16 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
     embedder.embed(whole[:64])
     memory_seconds, one, two = [], [], []
     with psycopg.connect(settings.database_url, autocommit=True) as conn, Memory(settings=settings) as memory:
-
-        def through(label: str) -> float:
-            began = time.perf_counter()
-            for batch in batches(_messages(contents, label), settings.batch_messages):
-                memory.record_many(batch)
-            wait_until(lambda: pending(conn) == 0, "everything is indexed")
-            return time.perf_counter() - began
-
         with servers.process("worker", settings=settings) as first:
-            _warm_up(memory, conn, "first")
+            warm_up(memory, conn, "first")
             for number in range(rounds):
                 memory_seconds.append(seconds(lambda: embedder.embed(whole)))
-                one.append(through(f"one-{number}"))
+                one.append(index_seconds(memory, conn, contents, f"one-{number}", settings))
             peak = peak_megabytes(first.pid)
             with servers.process("worker", settings=settings):
-                _warm_up(memory, conn, "second", seconds_more=4.0)
+                warm_up(memory, conn, "second", seconds_more=4.0)
                 for number in range(rounds):
-                    two.append(through(f"two-{number}"))
+                    two.append(index_seconds(memory, conn, contents, f"two-{number}", settings))
         size = MEBIBYTE // 16 if quick else MEBIBYTE
         with servers.process("worker", settings=settings) as worker:
             for place, chars in enumerate((size, size // 4, 200)):
@@ -89,7 +81,18 @@ def _starts(text: str, settings: Settings) -> range:
     return range(0, max(1, len(text) - settings.overlap_chars), settings.chunk_chars - settings.overlap_chars)
 
 
-def _messages(contents: Sequence[str], label: str) -> list[dict[str, str]]:
+def index_seconds(
+    memory: Memory, conn: psycopg.Connection[tuple[int]], contents: Sequence[str], label: str, settings: Settings
+) -> float:
+    """From the first recording in batches until the last one has its vectors; nothing else may be pending."""
+    began = time.perf_counter()
+    for batch in batches(messages(contents, label), settings.batch_messages):
+        memory.record_many(batch)
+    wait_until(lambda: pending(conn) == 0, "everything is indexed")
+    return time.perf_counter() - began
+
+
+def messages(contents: Sequence[str], label: str) -> list[dict[str, str]]:
     """Ten users, each in one session."""
     return [
         {
@@ -103,9 +106,9 @@ def _messages(contents: Sequence[str], label: str) -> list[dict[str, str]]:
     ]
 
 
-def _warm_up(memory: Memory, conn: psycopg.Connection[tuple[int]], label: str, *, seconds_more: float = 0.0) -> None:
+def warm_up(memory: Memory, conn: psycopg.Connection[tuple[int]], label: str, *, seconds_more: float = 0.0) -> None:
     """Until the worker has its model and has indexed something."""
-    memory.record_many(_messages(texts.turns(64, seed=2), f"warm-{label}"))
+    memory.record_many(messages(texts.turns(64, seed=2), f"warm-{label}"))
     wait_until(lambda: pending(conn) == 0, "the warm-up is indexed")
     time.sleep(seconds_more)
 

@@ -2,7 +2,8 @@
 
 Vectors are drawn at random: an exact scan costs the same whatever they are. An approximate index does not: for one,
 `directions` keeps them in so many dimensions, as those of sentences nearly are. Words are drawn with Zipf frequencies.
-Texts and postings agree for users that are read; the others ("neighbours") only have postings and vectors.
+Texts and postings agree for users that are read; the others ("neighbours") only have postings and vectors, and texts if
+`all_texts`. Memory does not grow with the rows: they are made and written by slices.
 """
 
 from __future__ import annotations
@@ -27,6 +28,16 @@ _TRAILER = b"\xff\xff"
 _FIRST = datetime(2025, 1, 1, tzinfo=UTC)
 _FIRST_AT = int((_FIRST - datetime(2000, 1, 1, tzinfo=UTC)).total_seconds()) * 1_000_000
 _STEP = 600_000_000
+# Rows are written with their numbers; what calmem records afterwards gets the next ones.
+_IDENTITIES = [
+    f"SELECT setval(pg_get_serial_sequence('{table}', '{column}'), coalesce((SELECT max({column}) FROM {table}), 1))"
+    for table, column in (
+        ("users", "user_no"),
+        ("sessions", "session_no"),
+        ("messages", "message_no"),
+        ("chunks", "chunk_no"),
+    )
+]
 # A span may end behind its text; these texts are shorter.
 _CHUNK_CHARS = 1_000
 
@@ -42,10 +53,11 @@ def load(
     readable: Sequence[str],
     seed: int,
     directions: int = DIMENSION,
+    all_texts: bool = False,
 ) -> dict[str, int]:
     """One user per entry with that many chunks, one chunk a message; their rows arrive mixed, as in real life.
 
-    Returns user_no by user_id. Vacuumed and analysed at the end.
+    Returns user_no by user_id. Vacuumed and analysed at the end; calmem's processes can go on recording.
     """
     rng = np.random.default_rng(seed)
     words = texts.vocabulary()
@@ -69,20 +81,21 @@ def load(
         first_session = np.cumsum([0] + [-(-sizes[name] // SESSION_MESSAGES) for name in names])
         _sessions(conn, names, first_session)
         session = first_session[order] + place // SESSION_MESSAGES + 1
-        told = {names.index(name) for name in readable}
+        told = np.full(len(names), all_texts)
+        told[list(tokens)] = True
         basis = None if directions == DIMENSION else rng.standard_normal((directions, DIMENSION), dtype=np.float32)
         for start in range(0, len(order), _SLICE):
             rows = slice(start, start + _SLICE)
             numbers = np.arange(len(order))[rows] + 1
-            drawn = texts.draw_words(len(numbers), rng)
+            drawn = _words(order[rows], place[rows], seed)
             _messages(conn, told, words, drawn, order[rows], numbers, session[rows], place[rows])
             _chunks(conn, tokens, drawn, order[rows], numbers, session[rows], place[rows])
             _vectors(conn, order[rows], numbers, basis, rng)
         conn.execute(
             "INSERT INTO index_sizes SELECT user_no, index_no, count(*) FROM vectors GROUP BY user_no, index_no"
         )
-        conn.execute(str(row[0]).encode())
-        conn.execute("VACUUM ANALYZE")
+        for statement in (*_IDENTITIES, str(row[0]), "VACUUM ANALYZE"):
+            conn.execute(statement.encode())
     return {name: number for number, name in enumerate(names, 1)}
 
 
@@ -106,27 +119,52 @@ def questions(database_url: str, user_no: int, count: int, *, seed: int) -> list
 
 def _running_count(order: NDArray[np.int64], users: int) -> NDArray[np.int64]:
     """For each row: how many earlier rows are the same user's."""
+    by_user = np.argsort(order, kind="stable")
+    first = np.cumsum(np.bincount(order, minlength=users)) - np.bincount(order, minlength=users)
     place = np.empty_like(order)
-    for user in range(users):
-        mine = np.flatnonzero(order == user)
-        place[mine] = np.arange(len(mine))
+    place[by_user] = np.arange(len(order)) - first[order[by_user]]
     return place
 
 
 def _users(
     conn: Connection, names: Sequence[str], readable: set[str], stems: Sequence[str], rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """(users, VOCABULARY) keyed tokens; a neighbour's are random, which is what keyed hashes look like."""
-    tokens = rng.integers(-(2**63), 2**63 - 1, size=(len(names), len(stems)), dtype=np.int64)
-    for number, name in enumerate(names):
-        key = rng.bytes(16)
-        conn.execute(
-            "INSERT INTO users (user_no, user_id, key) OVERRIDING SYSTEM VALUE VALUES (%s, %s, %s)",
-            (number + 1, name, key),
-        )
-        if name in readable:
-            tokens[number] = key_tokens(key, stems)
+) -> dict[int, NDArray[np.int64]]:
+    """The keyed tokens of the vocabulary, by the place of each user that is read."""
+    tokens = {}
+    with conn.cursor() as cursor, cursor.copy("COPY users (user_no, user_id, key) FROM STDIN") as copy:
+        for number, name in enumerate(names):
+            key = rng.bytes(16)
+            copy.write_row((number + 1, name, key))
+            if name in readable:
+                tokens[number] = np.array(key_tokens(key, stems), np.int64)
     return tokens
+
+
+def _words(users: NDArray[np.int64], place: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """(rows, words) by user, place in the history and seed: so a user says the same beside few others and beside many."""
+    row = _mix((users.astype(np.uint64) << np.uint64(32)) + place.astype(np.uint64) + _mix(np.uint64(seed)))
+    bits = _mix(row[:, None] + np.arange(texts.WORDS_PER_CHUNK, dtype=np.uint64))
+    return texts.draw_words((bits >> np.uint64(11)) / 2**53)
+
+
+def _tokens_of(
+    tokens: Mapping[int, NDArray[np.int64]], users: NDArray[np.int64], drawn: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """(rows, words) tokens; a neighbour's are made of its number and the words', and look as keyed hashes do."""
+    found: NDArray[np.int64] = _mix((users[:, None] * texts.VOCABULARY + drawn).astype(np.uint64)).view(np.int64)
+    for user, own in tokens.items():
+        mine = users == user
+        found[mine] = own[drawn[mine]]
+    return found
+
+
+def _mix(values: Any) -> Any:
+    """Unsigned 64-bit numbers that look random: splitmix64 (Steele, Lea and Flood 2014). It wraps around on purpose."""
+    with np.errstate(over="ignore"):
+        mixed = (values + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return mixed ^ (mixed >> np.uint64(31))
 
 
 def _sessions(conn: Connection, names: Sequence[str], first_session: NDArray[np.int64]) -> None:
@@ -138,7 +176,7 @@ def _sessions(conn: Connection, names: Sequence[str], first_session: NDArray[np.
 
 def _messages(
     conn: Connection,
-    told: set[int],
+    told: NDArray[np.bool_],
     words: Sequence[str],
     drawn: NDArray[np.int64],
     users: NDArray[np.int64],
@@ -148,7 +186,7 @@ def _messages(
 ) -> None:
     statement = "COPY messages (user_no, message_no, session_no, message_id, seq, role, content, created_at) FROM STDIN"
     with conn.cursor() as cursor, cursor.copy(statement) as copy:
-        for row in np.flatnonzero(np.isin(users, list(told))).tolist():
+        for row in np.flatnonzero(told[users]).tolist():
             copy.write_row(
                 (
                     int(users[row]) + 1,
@@ -165,7 +203,7 @@ def _messages(
 
 def _chunks(
     conn: Connection,
-    tokens: NDArray[np.int64],
+    tokens: Mapping[int, NDArray[np.int64]],
     drawn: NDArray[np.int64],
     users: NDArray[np.int64],
     numbers: NDArray[np.int64],
@@ -183,7 +221,7 @@ def _chunks(
         _big(_FIRST_AT + place * _STEP, ">i8"),
         _big(np.zeros(rows), ">i4"),
         _big(np.full(rows, _CHUNK_CHARS), ">i4"),
-        _bigint_arrays(tokens[users[:, None], drawn]),
+        _bigint_arrays(_tokens_of(tokens, users, drawn)),
     ]
     names = "user_no, index_no, chunk_no, session_no, message_no, seq, created_at, start_char, end_char, tokens"
     _copy(conn, f"COPY chunks ({names}) FROM STDIN (FORMAT binary)", columns)

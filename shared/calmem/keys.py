@@ -9,13 +9,14 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from calmem import text
 from calmem.errors import InvalidInput, NotFound, TransientError, Unauthorized
 from calmem.model import ApiKey, KeyScope
 from calmem.storage import api_keys
-from calmem.storage.pool import Database
+from calmem.storage.pool import Connection, Database
 
 # calmem_<prefix>_<secret>: the prefix is public, the secret has 256 random bits.
 _FORMAT = re.compile(r"calmem_([0-9a-f]{12})_[A-Za-z0-9_-]{43}", re.ASCII)
@@ -26,6 +27,8 @@ _NOBODY = bytes(32)
 CHECK_SECONDS = 2.0
 # How long a key that was good goes on while the database cannot be asked.
 _STALE_SECONDS = 3_600.0
+# Longest time to ask the database again about a key that it once told about: a request waits for it.
+_ASK_SECONDS = 1.0
 _USE_NOTED_SECONDS = 60.0
 _CACHED_KEYS = 10_000
 
@@ -162,7 +165,7 @@ class Keyring:
         if seen is not None:
             seen.asked_at = now
         try:
-            with self._database.connection() as conn:
+            with self._asking(seen) as conn:
                 self.keys_exist = api_keys.any_key(conn)
         except TransientError:
             if seen is not None and seen.usable:
@@ -170,6 +173,11 @@ class Keyring:
             raise
         self._open = None if self.keys_exist else _Seen(key=None, said_at=now, asked_at=now)
         return not self.keys_exist
+
+    def _asking(self, seen: _Seen | None) -> AbstractContextManager[Connection]:
+        if seen is None or not seen.usable:
+            return self._database.connection()
+        return self._database.connection(_ASK_SECONDS, answer_seconds=_ASK_SECONDS)
 
     def _find(self, prefix: str) -> ApiKey | None:
         seen = self._seen.get(prefix)
@@ -179,7 +187,7 @@ class Keyring:
         if seen is not None:
             seen.asked_at = now
         try:
-            with self._database.connection() as conn:
+            with self._asking(seen) as conn:
                 key = api_keys.find_key(conn, prefix)
                 if key is not None and key.revoked_at is None:
                     api_keys.note_use(conn, prefix, every_seconds=_USE_NOTED_SECONDS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -23,14 +25,16 @@ DRAIN = "calmem_workers.index.drain"
 OUTSTANDING_SECONDS = 10
 # Recording waits no longer than this for Redis; the message is already safe.
 _TIMEOUT_SECONDS = 0.5
+# After an error one push in that time tries again; the others go without, so that recording is no slower for it.
+_PAUSE_SECONDS = 1.0
 
 
 def queue_name(lane: Lane) -> str:
     return f"calmem-{lane}"
 
 
-def connect(redis_url: str, *, timeout_seconds: float | None = _TIMEOUT_SECONDS) -> redis.Redis:
-    """A client that connects at its first command; `timeout_seconds` None waits as long as a worker blocks.
+def connect(redis_url: str, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> redis.Redis:
+    """A client that connects at its first command and waits `timeout_seconds` for each answer.
 
     Raises InvalidInput for what is no address of a Redis.
     """
@@ -39,7 +43,8 @@ def connect(redis_url: str, *, timeout_seconds: float | None = _TIMEOUT_SECONDS)
             redis_url,
             socket_connect_timeout=_TIMEOUT_SECONDS,
             socket_timeout=timeout_seconds,
-            retry=Retry(NoBackoff(), 1),
+            # A connection that Redis closed meanwhile is made anew; one that is silent is not waited for twice.
+            retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
         )
     except ValueError as exc:
         raise InvalidInput("CALMEM_REDIS_URL", "must be an address such as redis://host:6379/0") from exc
@@ -91,10 +96,18 @@ class WakeUps:
 
     def __init__(self, redis_url: str) -> None:
         self._redis = connect(redis_url) if redis_url else None
+        self._lock = threading.Lock()
+        self._paused_until: float | None = None  # None: the last push arrived
 
     def push(self, lane: Lane) -> bool:
-        """Wake a worker. Never raises: False, a log event and a metric when Redis cannot be reached."""
+        """Wake a worker. Never raises: False, a log event and a metric when Redis cannot be reached.
+
+        For a second after that False and the metric at once: the sweeper and the workers' own look make up for it.
+        """
         if self._redis is None:
+            return False
+        if not self._may_try():
+            metrics.WAKEUPS_LOST.inc()
             return False
         try:
             if self._redis.set(_flag(lane), 1, nx=True, ex=OUTSTANDING_SECONDS):
@@ -106,7 +119,20 @@ class WakeUps:
             # The text of the error names the server; its class says enough.
             log.warning("wakeup_lost", lane=lane.value, error=type(exc).__name__)
             metrics.WAKEUPS_LOST.inc()
+            with self._lock:
+                self._paused_until = time.monotonic() + _PAUSE_SECONDS
             return False
+        self._paused_until = None
+        return True
+
+    def _may_try(self) -> bool:
+        if self._paused_until is None:
+            return True
+        now = time.monotonic()
+        with self._lock:
+            if self._paused_until is not None and now < self._paused_until:
+                return False
+            self._paused_until = now + _PAUSE_SECONDS  # this one tries
         return True
 
     def reachable(self) -> bool:

@@ -21,7 +21,7 @@ from calmem.model import Budget, DenseHit, DenseHits, Item, SearchIndex, StoredU
 from calmem.models import Models
 from calmem.settings import Settings
 from calmem.storage import search
-from calmem.storage.pool import Connection, Database
+from calmem.storage.pool import ANSWER_GRACE_SECONDS, Connection, Database
 from calmem.storage.search import Scope
 
 ARMS = ("dense", "words")
@@ -304,8 +304,9 @@ class Searcher:
         return None
 
     def read(self, clock: Clock, call: Callable[[Connection], T], *, least: float = 0.001) -> T:
-        """One read transaction; it waits for a connection until the deadline, and at least that many seconds."""
-        with self._database.connection(max(clock.left(), least)) as conn:
+        """One read transaction until the deadline, and at least that many seconds, also when the network is cut."""
+        seconds = max(clock.left(), least)
+        with self._database.connection(seconds, answer_seconds=seconds + ANSWER_GRACE_SECONDS) as conn:
             return call(conn)
 
 

@@ -70,6 +70,9 @@ class Settings:
     pool_size: int = _setting(10, "database connections per process")
     pool_wait_seconds: float = _setting(5.0, "longest wait for a database connection")
     connect_timeout_seconds: int = _setting(5, "longest wait for a new database connection")
+    network_timeout_seconds: int = _setting(
+        10, "silence after which Postgres or Redis counts as cut off, and the server ends what we held there"
+    )
     message_bytes: int = _setting(1_048_576, "largest message, bytes of UTF-8")
     batch_messages: int = _setting(1_000, "most messages in one record_many")
     chunk_chars: int = _setting(1_000, "longest chunk, code points")

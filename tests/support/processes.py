@@ -28,13 +28,13 @@ def eventually(condition: Callable[[], bool], what: str, *, seconds: float = WAI
 
 
 class Process:
-    """One running `calmem …`, with its log in a file."""
+    """One running `calmem …`, with its log in a file; `within`: a command that runs it elsewhere."""
 
-    def __init__(self, arguments: Sequence[str], settings: Settings, log: Path) -> None:
+    def __init__(self, arguments: Sequence[str], settings: Settings, log: Path, *, within: Sequence[str] = ()) -> None:
         self.log = log
         self._file = log.open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [*within, sys.executable, *arguments],
             env=environment(settings),
             stdin=subprocess.DEVNULL,
             stdout=self._file,
@@ -56,6 +56,9 @@ class Process:
         self._process.wait()
         self._file.close()
 
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
         if self.running:
@@ -74,9 +77,11 @@ class Process:
 
 
 @contextmanager
-def running(command: Sequence[str], settings: Settings, log: Path, *, ready: str | None = None) -> Iterator[Process]:
+def running(
+    command: Sequence[str], settings: Settings, log: Path, *, ready: str | None = None, within: Sequence[str] = ()
+) -> Iterator[Process]:
     """`calmem <command>` for the time of the block; waits for `ready` in its log first."""
-    process = Process(["-m", "calmem_services.cli.main", *command], settings, log)
+    process = Process(["-m", "calmem_services.cli.main", *command], settings, log, within=within)
     try:
         if ready is not None:
             eventually(lambda: ready in process.text() or not process.running, f"{ready!r} in {log}")

@@ -6,7 +6,6 @@ import signal
 import threading
 import uuid
 from types import FrameType
-from typing import Any
 
 import redis
 import structlog
@@ -27,6 +26,8 @@ log = structlog.get_logger(__name__)
 # While Redis answers, a wake-up starts indexing at once; this look at the table covers what it lost.
 POLL_SECONDS = 3.0
 _RETRY_SECONDS = 1.0
+# One wait for a wake-up: short, so that a stop is noticed.
+_WAIT_SECONDS = 1
 
 
 def run_worker(settings: Settings, *, burst: bool = False, models: Models | None = None) -> int:
@@ -64,7 +65,8 @@ def _take_jobs(settings: Settings, drainer: Drainer) -> None:
         drainer.stop.wait()
     while not drainer.stop.is_set():
         try:
-            connection = queueing.connect(settings.redis_url, timeout_seconds=None)
+            silence = settings.network_timeout_seconds
+            connection = queueing.connect(settings.redis_url, timeout_seconds=_WAIT_SECONDS + silence)
             queues = [Queue(queueing.queue_name(lane), connection=connection) for lane in Lane]  # in this order
             worker = _Worker(queues, name=f"calmem-{uuid.uuid4().hex}", connection=connection)
             worker.drainer = drainer
@@ -85,9 +87,13 @@ class _Worker(SimpleWorker):
     def _install_signal_handlers(self) -> None:
         pass
 
-    def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
-        # Short waits, so that a stop is noticed.
-        return super().dequeue_job_and_maintain_ttl(1, None)
+    @property
+    def dequeue_timeout(self) -> int:
+        return _WAIT_SECONDS
+
+    def _set_connection(self, connection: redis.Redis) -> redis.Redis:
+        # RQ would wait for minutes for a Redis that was cut off and cannot say so; ours has its timeout.
+        return connection
 
     def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
         # Called before every wait, also while Redis is away; this ends `work`.

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 
 import structlog
 import uvicorn
 from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.config import STARTUP_FAILURE
 
 from calmem import logs, metrics
 from calmem.errors import InvalidInput
@@ -19,6 +23,9 @@ from calmem_services.http import problems
 from calmem_services.http.access import Access, Limiter, key_prefix, refuse_open
 from calmem_services.http.health import PATHS as HEALTH_PATHS
 from calmem_services.http.paths import KeptSlashes
+
+# How long kept connections stay open after the listening socket was closed.
+KEPT_SECONDS = 2.0
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +109,7 @@ async def _check_query(request: Request) -> None:
 
 
 def serve(app: FastAPI, settings: Settings, *, port: int, limiter: Limiter | None = None) -> None:
-    """Run the app on `settings.host` until SIGTERM or SIGINT; `limiter` counts the requests of each key.
+    """Run the app on `settings.host` until SIGTERM or SIGINT, which requests under way survive; `limiter` counts the requests of each key.
 
     Raises PermanentError where it would answer other machines without a key.
     """
@@ -110,4 +117,25 @@ def serve(app: FastAPI, settings: Settings, *, port: int, limiter: Limiter | Non
     refuse_open(settings)
     app.state.access.limiter = limiter
     log.info("listening", service=app.title, host=settings.host, port=port)
-    uvicorn.run(app, host=settings.host, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=10)
+    config = uvicorn.Config(
+        app, host=settings.host, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=10
+    )
+    server = _Server(config)
+    with suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)
+
+
+class _Server(uvicorn.Server):
+    """Stops so that no client loses a request: uvicorn alone closes kept connections under requests on their way."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        # Whoever asks once more on a kept connection is answered, and told to open its next one elsewhere.
+        self.server_state.default_headers.append((b"connection", b"close"))
+        until = time.monotonic() + KEPT_SECONDS
+        while self.server_state.connections and time.monotonic() < until and not self.force_exit:
+            await asyncio.sleep(0.05)
+        await super().shutdown(sockets)

@@ -42,7 +42,7 @@ def router(
     routes = APIRouter(tags=["operations"])
 
     @routes.get("/healthz", responses={200: _json({"type": "object", "properties": {"status": {"const": "ok"}}})})
-    def healthz() -> dict[str, str]:
+    async def healthz() -> dict[str, str]:
         """The process is up and answers. Says nothing about what it depends on."""
         return {"status": "ok"}
 

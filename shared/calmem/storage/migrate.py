@@ -10,7 +10,7 @@ import psycopg
 from psycopg import conninfo, sql
 
 from calmem.errors import PermanentError, TransientError
-from calmem.storage.pool import check_url, translated
+from calmem.storage.pool import check_url, network, translated
 
 # Any fixed number that nobody else locks; two migrating processes take turns on it.
 _LOCK = 4_742_020_001
@@ -51,7 +51,7 @@ def migrate(
     """
     check_url(database_url)
     try:
-        with psycopg.connect(database_url, connect_timeout=10, autocommit=False) as conn:
+        with psycopg.connect(database_url, autocommit=False, **network(database_url)) as conn:
             conn.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
             conn.execute(_APPLIED)
             done = {name for (name,) in conn.execute("SELECT name FROM schema_migrations")}
@@ -90,7 +90,7 @@ def migrate(
 def scratch_database(database_url: str, name: str) -> Iterator[str]:
     """The URL of a new database on the same server, dropped at the end. Raises PermanentError when not allowed to."""
     try:
-        with psycopg.connect(database_url, connect_timeout=10, autocommit=True) as conn:
+        with psycopg.connect(database_url, autocommit=True, **network(database_url)) as conn:
             conn.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
             try:
                 yield conninfo.make_conninfo(database_url, dbname=name)

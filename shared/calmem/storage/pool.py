@@ -1,21 +1,38 @@
-"""Connections: one pool per process, one transaction per `connection()`."""
+"""Connections: one pool per process, one transaction per `connection()`.
+
+Nothing here or elsewhere leans on the state of a session, so that a pooler in transaction mode may stand before the
+server (docs/several-boxes.md).
+"""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from datetime import UTC, datetime
+from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import conninfo
 from psycopg import errors as pg
+from psycopg.abc import Buffer, PQGen
+from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
+from psycopg.types.datetime import TimestamptzLoader
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from calmem.errors import CalmemError, InvalidInput, Overtaken, PermanentError, TransientError
 from calmem.settings import Settings
 
 Connection: TypeAlias = psycopg.Connection[TupleRow]
+RV = TypeVar("RV")
+
+NETWORK_TIMEOUT_SECONDS = 10
+# A busy server ends a statement a little after its time; only past that is its connection given up.
+ANSWER_GRACE_SECONDS = 0.5
+# How often a wait looks at signals; psycopg's own.
+_INTERVAL = 0.1
 
 # The schema of a database that has not been migrated; retrying does not help, saying so does.
 _NOT_MIGRATED = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedObject)
@@ -51,6 +68,55 @@ def check_url(url: str) -> None:
         raise InvalidInput("CALMEM_DATABASE_URL", "must be an address such as postgresql://user@host/database") from exc
 
 
+def network(url: str, *, connect_seconds: int = 10, silence_seconds: int = NETWORK_TIMEOUT_SECONDS) -> dict[str, Any]:
+    """Arguments of `psycopg.connect` with which a connection through a cut network ends after `silence_seconds`.
+
+    Left to itself TCP sends again for a quarter of an hour, and does not look after a silent connection for two. What
+    the URL says itself (`keepalives_idle=…`) stays.
+    """
+    given = conninfo.conninfo_to_dict(url)
+    chosen = {
+        "connect_timeout": connect_seconds,
+        "keepalives_idle": max(1, silence_seconds // 2),
+        "keepalives_interval": max(1, silence_seconds // 4),
+        "keepalives_count": 3,
+        "tcp_user_timeout": silence_seconds * 1_000,
+    }
+    return {name: value for name, value in chosen.items() if name not in given}
+
+
+# The server's side of the same: a process that was cut off in the middle of a transaction holds its locks until the
+# server notices. Of the connection, not of the transaction: behind a pooler it is the pooler's to notice its clients.
+_WATCH = """
+SELECT set_config('tcp_keepalives_idle', %(idle)s, false), set_config('tcp_keepalives_interval', %(interval)s, false),
+       set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', %(silence_ms)s, false)
+"""
+
+
+class _UtcLoader(TimestamptzLoader):
+    """Times in UTC whatever the session's time zone is, which a pooler may share with others."""
+
+    def load(self, data: Buffer) -> datetime:
+        return super().load(data).astimezone(UTC)
+
+
+class _Connection(psycopg.Connection[TupleRow]):
+    """Waits for an answer until `answer_by` (of time.monotonic), also when nothing says that the network is cut."""
+
+    answer_by = math.inf
+
+    def wait(self, gen: PQGen[RV], interval: float = _INTERVAL, timeout: float | None = None) -> RV:
+        if self.answer_by == math.inf:
+            return super().wait(gen, interval, timeout)
+        left = max(0.0, self.answer_by - time.monotonic())
+        try:
+            return super().wait(gen, interval, left if timeout is None else min(left, timeout))
+        except psycopg.OperationalError:
+            if time.monotonic() >= self.answer_by and self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                self.pgconn.finish()  # the answer may still come, and must not meet another statement
+            raise
+
+
 class Database:
     """A pool of connections to one database. Safe to share between threads.
 
@@ -65,25 +131,38 @@ class Database:
         check_url(url)
         if settings.pool_size < 1:
             raise InvalidInput("CALMEM_POOL_SIZE", "must be 1 or more")
+        if settings.network_timeout_seconds < 1:
+            raise InvalidInput("CALMEM_NETWORK_TIMEOUT_SECONDS", "must be 1 or more")
         self._wait = settings.pool_wait_seconds
-        self._pool: ConnectionPool[Connection] = ConnectionPool(
+        self._silence_seconds = settings.network_timeout_seconds
+        self._pool: ConnectionPool[_Connection] = ConnectionPool(
             url,
+            connection_class=_Connection,
             min_size=1,
             max_size=settings.pool_size,
             timeout=settings.pool_wait_seconds,
             open=False,
-            # A connection that died with its server is found before it is handed out.
-            check=ConnectionPool.check_connection,
+            configure=self._configure,
             reconnect_timeout=settings.pool_wait_seconds,
             kwargs={
-                "connect_timeout": settings.connect_timeout_seconds,
+                **network(
+                    url,
+                    connect_seconds=settings.connect_timeout_seconds,
+                    silence_seconds=settings.network_timeout_seconds,
+                ),
                 "application_name": "calmem",
-                # pgbouncer in transaction mode keeps no statement between two transactions.
+                # A pooler in transaction mode keeps no statement between two transactions.
                 "prepare_threshold": None,
-                "options": "-c timezone=UTC",
             },
             name="calmem",
         )
+
+    def _configure(self, conn: _Connection) -> None:
+        conn.adapters.register_loader("timestamptz", _UtcLoader)
+        silence = self._silence_seconds
+        values = {"idle": max(1, silence // 2), "interval": max(1, silence // 4), "silence_ms": silence * 1_000}
+        conn.execute(_WATCH, {name: str(value) for name, value in values.items()})
+        conn.commit()
 
     def open(self) -> None:
         """Start the pool; returns at once, the first `connection()` waits for the server."""
@@ -100,15 +179,23 @@ class Database:
         self.close()
 
     @contextmanager
-    def connection(self, timeout: float | None = None) -> Iterator[Connection]:
+    def connection(self, timeout: float | None = None, *, answer_seconds: float = math.inf) -> Iterator[Connection]:
         """One transaction: committed at the end, rolled back on an exception.
 
-        `timeout`: seconds to wait for a free connection. Raises TransientError on any outage, Overtaken, and
-        PermanentError when a statement is refused.
+        `timeout`: seconds to wait for a free connection; `answer_seconds`: longest time for the whole transaction,
+        where the caller cannot wait until the network is known to be cut. Raises TransientError on any outage,
+        Overtaken, and PermanentError when a statement is refused.
         """
+        began = time.monotonic()
         try:
-            with self._pool.connection(timeout=self._wait if timeout is None else timeout) as conn:
-                yield conn
+            conn = self._take(began + (self._wait if timeout is None else timeout))
+            try:
+                conn.answer_by = began + answer_seconds
+                with conn:
+                    yield conn
+            finally:
+                conn.answer_by = math.inf
+                self._pool.putconn(conn)
         except (PoolTimeout, TooManyRequests) as exc:
             raise TransientError(
                 "no database connection in time: the server cannot be reached, or all connections are busy"
@@ -117,6 +204,21 @@ class Database:
             raise TransientError("the database pool is closed") from exc
         except psycopg.Error as exc:
             raise translated(exc) from exc
+
+    def _take(self, deadline: float) -> _Connection:
+        """A connection that answers. One that died with its server or network is found before it is handed out."""
+        while True:
+            conn = self._pool.getconn(max(0.0, deadline - time.monotonic()))
+            conn.answer_by = deadline + ANSWER_GRACE_SECONDS
+            try:
+                ConnectionPool.check_connection(conn)
+                return conn
+            except psycopg.Error:
+                conn.close()
+                self._pool.putconn(conn)
+            except BaseException:
+                self._pool.putconn(conn)
+                raise
 
     def stats(self) -> dict[str, int]:
         """Counters of the pool, as psycopg_pool names them (`pool_size`, `pool_available`, …)."""

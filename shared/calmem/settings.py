@@ -67,6 +67,10 @@ class Settings:
     metrics_port: int = _setting(0, "port on which a worker or sweeper serves /metrics, on CALMEM_HOST; 0: none")
     allow_open: bool = _setting(False, "serve on any address without API keys; only behind your own proxy")
     rate_limit_per_minute: int = _setting(0, "requests of one API key per minute, counted in Redis; 0: no limit")
+    max_concurrent_requests: int = _setting(8, "requests that ingest and retrieval each work on at once per process")
+    max_waiting_requests: int = _setting(
+        256, "requests that wait for their turn beyond these; more are answered 503 at once"
+    )
     pool_size: int = _setting(10, "database connections per process")
     pool_wait_seconds: float = _setting(5.0, "longest wait for a database connection")
     connect_timeout_seconds: int = _setting(5, "longest wait for a new database connection")

@@ -21,6 +21,7 @@ from calmem.errors import InvalidInput
 from calmem.settings import Settings
 from calmem_services.http import problems
 from calmem_services.http.access import Access, Limiter, key_prefix, refuse_open
+from calmem_services.http.admission import Admission, provide_threads
 from calmem_services.http.health import PATHS as HEALTH_PATHS
 from calmem_services.http.paths import KeptSlashes
 
@@ -31,12 +32,22 @@ log = structlog.get_logger(__name__)
 
 
 def build(
-    title: str, description: str, *, resources: Callable[[], AbstractContextManager[object]], access: Access
+    title: str,
+    description: str,
+    *,
+    resources: Callable[[], AbstractContextManager[object]],
+    access: Access,
+    admission: Settings | None = None,
 ) -> FastAPI:
-    """An app without routes; `resources` is entered when it starts and left when it ends, `access` guards /v1/."""
+    """An app without routes; `resources` is entered when it starts and left when it ends, `access` guards /v1/.
+
+    `admission`: limit the requests at work by these settings; their routes may ask `admission.arrived`.
+    """
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        if admission is not None:
+            provide_threads(admission)
         with resources():
             yield
 
@@ -52,6 +63,8 @@ def build(
     app.state.access = access
     access.describe(app)
     problems.install(app)
+    if admission is not None:
+        app.add_middleware(Admission, settings=admission)
     app.add_middleware(AccessLog)
     app.add_middleware(KeptSlashes)  # outside of the log, which reads the route from the same scope
     return app

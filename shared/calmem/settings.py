@@ -77,6 +77,7 @@ class Settings:
     network_timeout_seconds: int = _setting(
         10, "silence after which Postgres or Redis counts as cut off, and the server ends what we held there"
     )
+    record_timeout_seconds: float = _setting(25.0, "longest time a recording may take in the database")
     message_bytes: int = _setting(1_048_576, "largest message, bytes of UTF-8")
     batch_messages: int = _setting(1_000, "most messages in one record_many")
     chunk_chars: int = _setting(1_000, "longest chunk, code points")

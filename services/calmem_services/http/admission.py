@@ -44,7 +44,8 @@ class Admission:
             await self._app(scope, receive, send)
             return
         body = _Body(receive, self._turns)
-        await body.read_ahead()
+        if not await body.read_ahead():
+            return
         scope[_ARRIVED] = time.perf_counter()
         refused = await self._enter()
         if refused is not None:
@@ -84,12 +85,16 @@ class _Body:
         self._ahead: deque[Message] = deque()
         self._complete = False
 
-    async def read_ahead(self) -> None:
+    async def read_ahead(self) -> bool:
+        """False when the client went away instead."""
         size = 0
         while not self._complete and size < _READ_AHEAD_BYTES:
             message = await self._next()
+            if message["type"] == "http.disconnect":
+                return False
             size += len(message.get("body", b""))
             self._ahead.append(message)
+        return True
 
     async def receive(self) -> Message:
         if self._ahead:

@@ -215,7 +215,8 @@ class Database:
                 self._pool.putconn(conn)
         except (PoolTimeout, TooManyRequests) as exc:
             all_busy = self._busy >= self._pool.max_size
-            metrics.POOL_TIMEOUTS.labels("busy" if all_busy else "away").inc()
+            why = "away" if not all_busy else "busy" if timeout is None else "deadline"
+            metrics.POOL_TIMEOUTS.labels(why).inc()
             raise TransientError(
                 f"no database connection in time: all {self._pool.max_size} are busy"
                 if all_busy

@@ -181,7 +181,7 @@ async def _client(number: int, settings: Settings, until: float, contents: Seque
     kind = KINDS[number % 2]
     while time.monotonic() < until:
         if kind == "record":
-            request = {**asked, "role": "user", "content": dice.choice(contents)}
+            request: dict[str, object] = {**asked, "role": "user", "content": dice.choice(contents)}
         else:
             request = {**asked, "query": dice.choice(contents)[:200], "current_tokens": 0} | _WINDOW
         began = time.perf_counter()

@@ -30,8 +30,8 @@ POOL_CONNECTIONS = Gauge(
 )
 POOL_TIMEOUTS = Counter(
     "calmem_pool_timeouts_total",
-    "Times that no database connection was to be had in time: all were (busy), all were and the caller had a (deadline) "
-    "of its own, or the server was (away)",
+    "Times that no database connection was to be had in time: all were (busy), the server was (away), or the caller had a "
+    "(deadline) of its own, shorter than CALMEM_POOL_WAIT_SECONDS",
     ["reason"],
 )
 DATABASE_UP = Gauge("calmem_database_up", "Whether the database answered when this was read (1 or 0)")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from benchmarks import load
 from calmem.settings import Settings
-from tests.support.processes import eventually, running
+from tests.support.processes import running
 from tests.support.rows import rows
 from tests.support.serving import serving
 
-CLIENTS, SECONDS = 50, 4.0
+CLIENTS, SECONDS = 50, 3.0
 
 
 def test_fifty_clients_are_all_served(settings: Settings, tmp_path: Path) -> None:
@@ -28,7 +28,6 @@ def test_fifty_clients_are_all_served(settings: Settings, tmp_path: Path) -> Non
         assert rows(settings)["messages"] == found.statuses["record", 201]
         for client in (calmem.ingest, calmem.retrieval):
             assert load.pool_timeouts(str(client.base_url)) == 0
-        eventually(lambda: rows(settings)["index_tasks"] == 0, "everything is indexed")
 
 
 def test_with_more_clients_than_turns_those_refused_come_again(settings: Settings, tmp_path: Path) -> None:

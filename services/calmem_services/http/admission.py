@@ -18,7 +18,7 @@ from calmem_services.http import problems
 from calmem_services.http.health import PATHS as HEALTH_PATHS
 
 # Longest wait for a turn: later most clients have given up, and working for them would keep others waiting.
-LONGEST_WAIT_SECONDS = 5.0
+LONGEST_WAIT_SECONDS = 10.0
 # So much of a body is read before the turn comes, so that nobody who sends slowly takes one.
 _READ_AHEAD_BYTES = 65_536
 # Threads beside those of the requests at work, for health and metrics.

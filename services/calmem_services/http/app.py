@@ -28,6 +28,9 @@ from calmem_services.http.paths import KeptSlashes
 # How long kept connections stay open after the listening socket was closed.
 KEPT_SECONDS = 2.0
 
+# How long an idle connection is kept: longer than clients keep theirs (httpx: 5 s), so that none is ended under a request.
+IDLE_SECONDS = 30
+
 log = structlog.get_logger(__name__)
 
 
@@ -131,7 +134,13 @@ def serve(app: FastAPI, settings: Settings, *, port: int, limiter: Limiter | Non
     app.state.access.limiter = limiter
     log.info("listening", service=app.title, host=settings.host, port=port)
     config = uvicorn.Config(
-        app, host=settings.host, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=10
+        app,
+        host=settings.host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=10,
     )
     server = _Server(config)
     with suppress(KeyboardInterrupt):

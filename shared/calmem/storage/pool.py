@@ -215,12 +215,12 @@ class Database:
                 self._pool.putconn(conn)
         except (PoolTimeout, TooManyRequests) as exc:
             all_busy = self._busy >= self._pool.max_size
-            why = "away" if not all_busy else "busy" if timeout is None else "deadline"
+            why = "deadline" if timeout is not None else "busy" if all_busy else "away"
             metrics.POOL_TIMEOUTS.labels(why).inc()
             raise TransientError(
                 f"no database connection in time: all {self._pool.max_size} are busy"
                 if all_busy
-                else "no database connection in time: the server cannot be reached"
+                else "no database connection in time: the server cannot be reached or is slow"
             ) from exc
         except PoolClosed as exc:
             raise TransientError("the database pool is closed") from exc

@@ -80,7 +80,7 @@ class Bench:
         port = settings.ingest_port if name == "ingest" else settings.retrieval_port
         url = f"http://{settings.host}:{port}"
         with self.process("serve", name, settings=settings) as process, httpx.Client(base_url=url, timeout=60) as http:
-            wait_until(lambda: _ready(http), f"{name} is ready", process=process)
+            wait_until(lambda: ready(http), f"{name} is ready", process=process)
             yield http
 
 
@@ -116,7 +116,8 @@ def wait_until(condition: Callable[[], bool], what: str, *, process: subprocess.
         time.sleep(0.01)
 
 
-def _ready(http: httpx.Client) -> bool:
+def ready(http: httpx.Client) -> bool:
+    """Whether the service behind this client serves."""
     try:
         return http.get("/readyz").status_code == 200
     except httpx.TransportError:
@@ -131,10 +132,19 @@ def pending(conn: psycopg.Connection[tuple[int]]) -> int:
 
 def peak_megabytes(pid: int) -> float:
     """The most memory a process has had resident so far (Linux: VmHWM)."""
+    return _status_megabytes(pid, "VmHWM")
+
+
+def resident_megabytes(pid: int) -> float:
+    """The memory a process has resident now (Linux: VmRSS)."""
+    return _status_megabytes(pid, "VmRSS")
+
+
+def _status_megabytes(pid: int, name: str) -> float:
     for line in Path(f"/proc/{pid}/status").read_text("ascii").splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError(f"no VmHWM of process {pid}")
+    raise RuntimeError(f"no {name} of process {pid}")
 
 
 def batches(messages: Sequence[dict[str, str]], size: int) -> Iterator[Sequence[dict[str, str]]]:

@@ -16,6 +16,24 @@ HTTP = Counter(
     "Requests answered, health and metrics left out, by status (none: no answer)",
     ["status"],
 )
+OVERLOADED = Counter(
+    "calmem_requests_overloaded_total",
+    "Requests answered 503 without any work: too many were waiting (full), or it had waited too long (late)",
+    ["reason"],
+)
+REQUESTS_AT_WORK = Gauge("calmem_requests_at_work", "Requests that this process works on")
+REQUESTS_WAITING = Gauge("calmem_requests_waiting", "Requests that wait for their turn in this process")
+POOL_CONNECTIONS = Gauge(
+    "calmem_pool_connections",
+    "Database connections of this process: (open), of these (free); callers (waiting) for one",
+    ["state"],
+)
+POOL_TIMEOUTS = Counter(
+    "calmem_pool_timeouts_total",
+    "Times that no database connection was to be had in time: all were (busy), the server was (away), or the caller had a "
+    "(deadline) of its own, shorter than CALMEM_POOL_WAIT_SECONDS",
+    ["reason"],
+)
 DATABASE_UP = Gauge("calmem_database_up", "Whether the database answered when this was read (1 or 0)")
 
 RECORDED = Counter("calmem_messages_recorded_total", "Messages stored by this process", ["lane"])

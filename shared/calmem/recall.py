@@ -11,7 +11,7 @@ from calmem import budget, ranking, text
 from calmem.errors import InvalidInput
 from calmem.model import STYLES, Budget, Fact, Item, Recall, SearchIndex, StoredUser, Style, Tier
 from calmem.models import Models
-from calmem.searching import ARMS, Begun, Clock, Memory, Searcher, Trace, hide_nothing
+from calmem.searching import ARMS, CONTEXT_SECONDS, Begun, Clock, Memory, Searcher, Trace, hide_nothing
 from calmem.settings import Settings
 from calmem.storage import facts, indexes, search, users
 from calmem.storage.pool import Connection, Database
@@ -64,6 +64,7 @@ class Recaller:
         arms: Collection[str] = ARMS,
         now: datetime | None = None,
         trace: Trace | None = None,
+        began: float | None = None,
     ) -> Recall:
         """The MOIM block for one turn, sized by the fill ratio `current_tokens / context_window_capacity`.
 
@@ -71,7 +72,8 @@ class Recaller:
         `active_from_seq`; they are left out, all others are searched. `since` (inclusive) and `until`
         (exclusive) filter by the messages' time. `k` limits the number of items, `block_tokens` the whole
         block below its tier's limit. `arms` leaves out one half of the search (evaluation), `now` is the time
-        that "yesterday" refers to. `trace` is filled with what was considered (see `calmem.explaining`).
+        that "yesterday" refers to. `trace` is filled with what was considered (see `calmem.explaining`). The
+        deadline counts from `began`, by time.perf_counter(), where the request had to wait before this call.
 
         Past the deadline (setting `recall_deadline_ms`) it answers with what it has and says so in `degraded`.
         Raises InvalidInput, Forbidden (session of another user), TransientError (database unreachable).
@@ -92,13 +94,13 @@ class Recaller:
         asked = _check(
             user_id=user_id, session_id=session_id, query=query, since=since, until=until, k=k, arms=arms, now=now
         )
-        clock = Clock(self._settings.recall_deadline_ms)
+        clock = Clock(self._settings.recall_deadline_ms, began=began)
         begun = None
         if limits.episodes > 0:
             begun = self._searcher.begin(asked.query, clock, arms=asked.arms, now=asked.now)
 
         def open_memory(conn: Connection) -> tuple[StoredUser | None, Memory | None, list[Fact]]:
-            search.bound_reads(conn, int(clock.left() * 1_000))
+            search.bound_reads(conn, int(max(clock.left(), CONTEXT_SECONDS) * 1_000))
             index = self._index(conn)
             user = users.get_user(conn, asked.user_id)
             session_no = users.own_session(conn, -1 if user is None else user.user_no, session_id)
@@ -124,7 +126,9 @@ class Recaller:
             )
             return user, _open(conn, user, scope, index, hide), remembered
 
-        user, memory, remembered = clock.stage("context", lambda: self._searcher.read(clock, open_memory))
+        user, memory, remembered = clock.stage(
+            "context", lambda: self._searcher.read(clock, open_memory, least=CONTEXT_SECONDS)
+        )
         if user is not None and not user.memory_on:
             limits = replace(limits, tier=Tier.OFF, episodes=0, block=0)
             return _answer(limits, "", 0, current_tokens, context_window_capacity, [], [], clock)
@@ -164,6 +168,7 @@ class Recaller:
         session_id: str | None = None,
         arms: Collection[str] = ARMS,
         now: datetime | None = None,
+        began: float | None = None,
     ) -> list[Item]:
         """The `k` best items, ranked, without a budget; inside one session when `session_id` is given.
 
@@ -172,11 +177,11 @@ class Recaller:
         asked = _check(
             user_id=user_id, session_id=session_id, query=query, since=since, until=until, k=k, arms=arms, now=now
         )
-        clock = Clock(self._settings.recall_deadline_ms)
+        clock = Clock(self._settings.recall_deadline_ms, began=began)
         begun = self._searcher.begin(asked.query, clock, arms=asked.arms, now=asked.now)
 
         def open_memory(conn: Connection) -> Memory | None:
-            search.bound_reads(conn, int(clock.left() * 1_000))
+            search.bound_reads(conn, int(max(clock.left(), CONTEXT_SECONDS) * 1_000))
             index = self._index(conn)
             user = users.get_user(conn, asked.user_id)
             if user is None or not user.memory_on:
@@ -195,7 +200,7 @@ class Recaller:
             )
             return _open(conn, user, scope, index)
 
-        memory = self._searcher.read(clock, open_memory)
+        memory = self._searcher.read(clock, open_memory, least=CONTEXT_SECONDS)
         return [] if memory is None else _rounded(self._find(asked, memory, clock, begun)[:k])
 
     def _index(self, conn: Connection) -> SearchIndex:

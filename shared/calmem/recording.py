@@ -42,7 +42,8 @@ class Recorder:
         Fields: `user_id`, `session_id`, `role` (user, assistant, tool, system), `content` (text, a list of
         parts or None) and optionally `message_id`, `name`, `created_at` (with offset), `metadata` (JSON object).
         Raises InvalidInput (nothing stored), Conflict (the id exists with other content or for another user),
-        Forbidden (the session is another user's), TransientError (database unreachable: nothing stored).
+        Forbidden (the session is another user's), TransientError (database away, full or slower than `record_timeout_seconds`:
+        nothing is half stored; say it again with the same `message_id`).
         """
         return self._record([self.check(fields)], _lane(lane))[0]
 
@@ -92,7 +93,7 @@ class Recorder:
     def _record(self, batch: Sequence[NewMessage], lane: Lane) -> list[Recorded]:
         for _ in range(_ROUNDS):
             try:
-                with self._database.connection() as conn:
+                with self._database.connection(answer_seconds=self._settings.record_timeout_seconds) as conn:
                     results, pending = _store(conn, batch, lane)
             except (_TakenMeanwhile, Overtaken):
                 continue

@@ -29,8 +29,11 @@ from calmem.storage.search import Scope
 ARMS = ("dense", "words")
 # How many of what was found are loaded with their text.
 LOADED = 80
+_LATE = "past the deadline"
 # Loading what was found may take so long, even past the deadline: without it the search was for nothing.
 LOAD_SECONDS = 0.05
+# So may reading who asks and the facts: one that waited for its turn past the deadline is answered with them.
+CONTEXT_SECONDS = 0.2
 
 T = TypeVar("T")
 
@@ -76,8 +79,8 @@ def hide_nothing(_conn: Connection) -> list[int]:
 class Clock:
     """The deadline of one request and the time its stages took."""
 
-    def __init__(self, deadline_ms: int) -> None:
-        self._start = time.perf_counter()
+    def __init__(self, deadline_ms: int, *, began: float | None = None) -> None:
+        self._start = time.perf_counter() if began is None else began
         self._deadline = self._start + deadline_ms / 1_000
         self.timings_ms: dict[str, float] = {}
         self.skipped: list[str] = []
@@ -123,7 +126,7 @@ class Searcher:
     def begin(self, asked: str, clock: Clock, *, arms: Collection[str], now: datetime) -> Begun | None:
         """Start to embed the query for the index that was searched last; None when there is nothing to begin."""
         index = self._last_index
-        if index is None or "dense" not in arms or not asked.strip():
+        if index is None or "dense" not in arms or not asked.strip() or clock.left() == 0:
             return None
         query = _without_time(timephrases.read(asked, now=now, zone=ZoneInfo("UTC")), asked)
         vector = self._threads.submit(self._embed, query, index, clock)
@@ -140,7 +143,10 @@ class Searcher:
         begun: Begun | None,
         trace: Trace | None = None,
     ) -> list[Item]:
-        """Both arms side by side, fused and ranked, best first."""
+        """Both arms side by side, fused and ranked, best first; nothing once the deadline is past."""
+        if clock.left() == 0:
+            clock.skipped.append(f"search: {_LATE}")
+            return []
         view = timephrases.read(asked, now=now, zone=ZoneInfo(memory.user.time_zone))
         scope = memory.scope
         narrowed = replace(scope, since=_later(scope.since, view.since), until=_earlier(scope.until, view.until))
@@ -238,6 +244,8 @@ class Searcher:
         return clock.stage("model", lambda: self._models.for_index(index, wait_seconds=clock.left()))
 
     def _embed(self, query: str, index: SearchIndex, clock: Clock) -> NDArray[np.float32]:
+        if clock.left() == 0:
+            raise TransientError(_LATE)  # nobody waits for it any more
         embedder = self._embedder(index, clock)
         return clock.stage("embed", lambda: embedder.embed_query(_known_part(embedder, query)))
 
@@ -298,7 +306,7 @@ class Searcher:
             return arm.result(timeout=clock.left())
         except TimeoutError:
             arm.cancel()
-            clock.skipped.append(f"{name}: past the deadline")
+            clock.skipped.append(f"{name}: {_LATE}")
         except TransientError as exc:
             clock.skipped.append(f"{name}: {exc}")
         except ModelUnavailable as exc:

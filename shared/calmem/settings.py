@@ -67,12 +67,17 @@ class Settings:
     metrics_port: int = _setting(0, "port on which a worker or sweeper serves /metrics, on CALMEM_HOST; 0: none")
     allow_open: bool = _setting(False, "serve on any address without API keys; only behind your own proxy")
     rate_limit_per_minute: int = _setting(0, "requests of one API key per minute, counted in Redis; 0: no limit")
+    max_concurrent_requests: int = _setting(8, "requests that ingest and retrieval each work on at once per process")
+    max_waiting_requests: int = _setting(
+        256, "requests that wait for their turn beyond these; more are answered 503 at once"
+    )
     pool_size: int = _setting(10, "database connections per process")
     pool_wait_seconds: float = _setting(5.0, "longest wait for a database connection")
     connect_timeout_seconds: int = _setting(5, "longest wait for a new database connection")
     network_timeout_seconds: int = _setting(
         10, "silence after which Postgres or Redis counts as cut off, and the server ends what we held there"
     )
+    record_timeout_seconds: float = _setting(25.0, "longest time a recording may take in the database")
     message_bytes: int = _setting(1_048_576, "largest message, bytes of UTF-8")
     batch_messages: int = _setting(1_000, "most messages in one record_many")
     chunk_chars: int = _setting(1_000, "longest chunk, code points")

@@ -21,22 +21,36 @@ from calmem.errors import InvalidInput
 from calmem.settings import Settings
 from calmem_services.http import problems
 from calmem_services.http.access import Access, Limiter, key_prefix, refuse_open
+from calmem_services.http.admission import Admission, provide_threads
 from calmem_services.http.health import PATHS as HEALTH_PATHS
 from calmem_services.http.paths import KeptSlashes
 
 # How long kept connections stay open after the listening socket was closed.
 KEPT_SECONDS = 2.0
 
+# How long an idle connection is kept: longer than clients keep theirs (httpx: 5 s), so that none is ended under a request.
+IDLE_SECONDS = 30
+
 log = structlog.get_logger(__name__)
 
 
 def build(
-    title: str, description: str, *, resources: Callable[[], AbstractContextManager[object]], access: Access
+    title: str,
+    description: str,
+    *,
+    resources: Callable[[], AbstractContextManager[object]],
+    access: Access,
+    admission: Settings | None = None,
 ) -> FastAPI:
-    """An app without routes; `resources` is entered when it starts and left when it ends, `access` guards /v1/."""
+    """An app without routes; `resources` is entered when it starts and left when it ends, `access` guards /v1/.
+
+    `admission`: limit the requests at work by these settings; their routes may ask `admission.arrived`.
+    """
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        if admission is not None:
+            provide_threads(admission)
         with resources():
             yield
 
@@ -52,6 +66,8 @@ def build(
     app.state.access = access
     access.describe(app)
     problems.install(app)
+    if admission is not None:
+        app.add_middleware(Admission, settings=admission)
     app.add_middleware(AccessLog)
     app.add_middleware(KeptSlashes)  # outside of the log, which reads the route from the same scope
     return app
@@ -118,7 +134,13 @@ def serve(app: FastAPI, settings: Settings, *, port: int, limiter: Limiter | Non
     app.state.access.limiter = limiter
     log.info("listening", service=app.title, host=settings.host, port=port)
     config = uvicorn.Config(
-        app, host=settings.host, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=10
+        app,
+        host=settings.host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=10,
     )
     server = _Server(config)
     with suppress(KeyboardInterrupt):

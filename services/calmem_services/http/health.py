@@ -105,6 +105,10 @@ def router(
             # The process's own metrics matter most when the database is away; a stale gauge would lie.
             metrics.OLDEST_PENDING.set(float("nan"))
             metrics.DATABASE_UP.set(0)
+        pool = database.stats()
+        metrics.POOL_CONNECTIONS.labels("open").set(pool["pool_size"])
+        metrics.POOL_CONNECTIONS.labels("free").set(pool["pool_available"])
+        metrics.POOL_CONNECTIONS.labels("waiting").set(pool["requests_waiting"])
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
     return routes

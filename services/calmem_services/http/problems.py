@@ -76,6 +76,15 @@ def status_of(exc: Exception) -> HTTPStatus:
     return next((status for kind, status in _STATUS if isinstance(exc, kind)), HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
+def overloaded() -> JSONResponse:
+    """The answer to a request that the service has no turn for."""
+    return _document(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "this service works on as many requests as it can, and as many wait; nothing was done, try again",
+        error=TransientError.__name__,
+    )
+
+
 def install(app: FastAPI) -> None:
     """Answer every error of the app as a problem document."""
 

@@ -57,6 +57,7 @@ def create_app(settings: Settings) -> FastAPI:
         "Records messages; users and what is deleted of them.",
         resources=resources,
         access=Access(database, settings, _SCOPES),
+        admission=settings,
     )
     app.include_router(health.router(database, settings, {}))
 

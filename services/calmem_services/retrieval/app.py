@@ -20,6 +20,7 @@ from calmem.storage.pool import Database
 from calmem.users import Users
 from calmem_services.http import health, schemas, wire
 from calmem_services.http.access import Access
+from calmem_services.http.admission import arrived
 from calmem_services.http.app import build
 from calmem_services.http.bodies import read_body
 from calmem_services.http.problems import documented
@@ -95,6 +96,7 @@ def create_app(settings: Settings) -> FastAPI:
         "Recall, search, facts, and reading back what was recorded.",
         resources=resources,
         access=Access(database, settings, _SCOPES),
+        admission=settings,
     )
     app.include_router(health.router(database, settings, {"model": model.check}))
 
@@ -109,7 +111,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def recall(request: Request) -> dict[str, Any]:
         """The MOIM block for one turn."""
         fields = await read_body(request, _RECALL, limit_bytes=_BODY_BYTES)
-        found = await run_in_threadpool(recaller.recall, **fields)
+        found = await run_in_threadpool(recaller.recall, began=arrived(request.scope), **fields)
         metrics.count_recall(found)
         return wire.recall(found)
 
@@ -124,7 +126,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def search(request: Request) -> dict[str, Any]:
         """Ranked items without a budget."""
         fields = await read_body(request, _SEARCH, limit_bytes=_BODY_BYTES)
-        items = await run_in_threadpool(recaller.search, **fields)
+        items = await run_in_threadpool(recaller.search, began=arrived(request.scope), **fields)
         return {"items": [wire.item(item) for item in items]}
 
     @app.put(

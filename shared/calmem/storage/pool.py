@@ -7,6 +7,7 @@ server (docs/several-boxes.md).
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from psycopg.rows import TupleRow
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
+from calmem import metrics
 from calmem.errors import CalmemError, InvalidInput, Overtaken, PermanentError, TransientError
 from calmem.settings import Settings
 
@@ -36,6 +38,14 @@ _INTERVAL = 0.1
 
 # The schema of a database that has not been migrated; retrying does not help, saying so does.
 _NOT_MIGRATED = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedObject)
+# Class 53 of SQLSTATE: whatever is short may be there again, and the call is not to blame.
+_SHORT_OF: dict[type[psycopg.Error], str] = {
+    pg.DiskFull: "the database's disk is full: it takes no writes until there is space again",
+    pg.OutOfMemory: "the database server is out of memory",
+    pg.TooManyConnections: "the database server has no connection left: raise max_connections or lower CALMEM_POOL_SIZE",
+    pg.ConfigurationLimitExceeded: "the database server has reached a limit of its configuration",
+    pg.InsufficientResources: "the database server is short of resources",
+}
 
 
 def translated(exc: psycopg.Error) -> CalmemError:
@@ -55,6 +65,9 @@ def translated(exc: psycopg.Error) -> CalmemError:
         return PermanentError("the database user of CALMEM_DATABASE_URL lacks a right on calmem's tables: GRANT it")
     if isinstance(exc, _NOT_MIGRATED):
         return PermanentError("the database has not been set up: run `calmem db migrate`")
+    for kind, meaning in _SHORT_OF.items():
+        if isinstance(exc, kind):
+            return TransientError(meaning)
     if isinstance(exc, psycopg.OperationalError | psycopg.InterfaceError | pg.IdleInTransactionSessionTimeout):
         return TransientError("the database cannot be reached")
     return PermanentError(f"the database refused a statement: {type(exc).__name__} ({exc.sqlstate or 'no code'})")
@@ -134,6 +147,8 @@ class Database:
         if settings.network_timeout_seconds < 1:
             raise InvalidInput("CALMEM_NETWORK_TIMEOUT_SECONDS", "must be 1 or more")
         self._wait = settings.pool_wait_seconds
+        self._lock = threading.Lock()
+        self._busy = 0  # connections that a caller has
         self._silence_seconds = settings.network_timeout_seconds
         self._pool: ConnectionPool[_Connection] = ConnectionPool(
             url,
@@ -189,21 +204,32 @@ class Database:
         began = time.monotonic()
         try:
             conn = self._take(began + (self._wait if timeout is None else timeout))
+            self._count_busy(1)
             try:
                 conn.answer_by = began + answer_seconds
                 with conn:
                     yield conn
             finally:
+                self._count_busy(-1)
                 conn.answer_by = math.inf
                 self._pool.putconn(conn)
         except (PoolTimeout, TooManyRequests) as exc:
+            all_busy = self._busy >= self._pool.max_size
+            why = "deadline" if timeout is not None else "busy" if all_busy else "away"
+            metrics.POOL_TIMEOUTS.labels(why).inc()
             raise TransientError(
-                "no database connection in time: the server cannot be reached, or all connections are busy"
+                f"no database connection in time: all {self._pool.max_size} are busy"
+                if all_busy
+                else "no database connection in time: the server cannot be reached or is slow"
             ) from exc
         except PoolClosed as exc:
             raise TransientError("the database pool is closed") from exc
         except psycopg.Error as exc:
             raise translated(exc) from exc
+
+    def _count_busy(self, change: int) -> None:
+        with self._lock:
+            self._busy += change
 
     def _take(self, deadline: float) -> _Connection:
         """A connection that answers. One that died with its server or network is found before it is handed out."""

@@ -15,7 +15,7 @@ from benchmarks.running import Bench, bench
 from calmem import Memory, embedding
 from calmem.settings import Settings
 
-CHUNKS, CHUNKS_QUICK, FEWEST = 1_000_000, 50_000, 20_000
+CHUNKS, CHUNKS_QUICK, FEWEST = 1_000_000, 50_000, 50_000
 GROWTH = 10
 # Chunks of a user: log-normal. Most have little, a few have much: of a million, one user has 34,000.
 MEDIAN, SIGMA = 150.0, 1.5

@@ -33,9 +33,9 @@ class Failures:
         if message_id is not None:
             message_id = text.clean_id(message_id, field="message_id")
         with self._database.connection() as conn:
-            lanes = tasks.retry_failed(conn, message_id=message_id, user_id=user_id)
-        if message_id is not None and not lanes:
+            count, lanes = tasks.retry_failed(conn, message_id=message_id, user_id=user_id)
+        if message_id is not None and not count:
             raise NotFound("message_id: no failed message has this id; nothing was changed")
-        for lane in set(lanes):
+        for lane in lanes:
             self._wake_ups.push(lane)
-        return len(lanes)
+        return count

@@ -1,4 +1,4 @@
-"""Pages of a list: how long one may be, and the cursor of the next. Pure."""
+"""Pages of a list: how long one may be, the cursor of the next, and all of them. Pure."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ def cut(rows: Sequence[T], limit: int, place: Callable[[T], int]) -> tuple[list[
     """The page of `limit` rows, of which one more was asked for, and the cursor behind the last one's place or None."""
     shown = list(rows[:limit])
     return shown, _cursor(place(shown[-1])) if len(rows) > limit else None
+
+
+def collect(page: Callable[[str | None], tuple[list[T], str | None]]) -> list[T]:
+    """What is on all pages, each asked for by the cursor of the one before (None: the first)."""
+    found, cursor = page(None)
+    while cursor is not None:
+        more, cursor = page(cursor)
+        found += more
+    return found
 
 
 def _cursor(after: int) -> str:

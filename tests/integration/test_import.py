@@ -22,8 +22,6 @@ from calmem.settings import Settings
 from calmem.storage.pool import Database
 from calmem_services.local.stack import environment
 from calmem_workers.index import Drainer
-from tests.support.doors import over_http
-from tests.support.http import services
 from tests.support.processes import eventually, running
 
 DATA = Path(__file__).parents[1] / "data" / "imports"
@@ -240,18 +238,6 @@ def test_another_file_under_the_same_name_starts_over(settings: Settings, tmp_pa
     assert code == 0, err
     assert "another one" in err
     assert (counts["resumed after"], counts["recorded"], counts["already there"]) == (0, 1, 5_998)
-
-
-def test_over_http_it_needs_no_database(settings: Settings, memory: Memory, tmp_path: Path) -> None:
-    file = tmp_path / "h.jsonl"
-    file.write_text("\n".join(turns(20)))
-    with services(settings) as opened:
-        for already in (0, 20):
-            code, counts, err = run(over_http(opened), file)
-            assert code == 0, err
-            assert (counts["recorded"], counts["already there"]) == (20 - already, already)
-
-    assert sum(len(one) for n in range(7) for one in sessions(memory, f"u{n}")) == 20
 
 
 def test_a_live_message_is_indexed_before_the_backlog(settings: Settings, memory: Memory, tmp_path: Path) -> None:

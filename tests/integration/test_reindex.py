@@ -14,7 +14,7 @@ from calmem import embedding
 from calmem.embedding import Embedder, use_adapter
 from calmem.errors import Conflict, InvalidInput, ModelUnavailable
 from calmem.memory import Memory
-from calmem.model import IndexState, Receipt, SearchIndex
+from calmem.model import IndexState, Lane, Receipt, SearchIndex
 from calmem.settings import Settings
 from calmem.storage import indexes, search, tasks
 from calmem.storage.pool import Database
@@ -243,6 +243,20 @@ def test_recall_does_not_go_over_by_itself_to_an_index_without_vectors(settings:
         tasks.retry_failed(conn, message_id=None)
     work(settings)
     assert state(once)[0].index_no == 2
+
+
+def test_a_message_that_failed_in_both_indexes_is_one_when_it_is_tried_again(settings: Settings, tiny: str) -> None:
+    once = replace(settings, max_attempts=1)
+    record(once, *notes(2))
+    steer(once, lambda r: r.start(model_path=tiny, switches=False))
+
+    def look(_index: SearchIndex, _texts: Sequence[str]) -> None:
+        raise ValueError("no text at all")
+
+    work(once, look)
+    with Database(once) as database, database.connection() as conn:
+        assert sorted(failed.index_no for failed in tasks.list_failed(conn, limit=9)) == [1, 1, 2, 2]
+        assert tasks.retry_failed(conn, message_id=None) == (2, {Lane.LIVE, Lane.REINDEX})
 
 
 def test_deleting_reaches_both_indexes(settings: Settings, tiny: str) -> None:

@@ -389,10 +389,10 @@ def test_retry_gives_the_attempts_back(memory: Memory, database: Database, setti
     set_aside(database)
 
     with database.connection() as conn:
-        assert tasks.retry_failed(conn, message_id="unknown") == []
-        assert tasks.retry_failed(conn, message_id=ids[1]) == [Lane.LIVE]
+        assert tasks.retry_failed(conn, message_id="unknown") == (0, set())
+        assert tasks.retry_failed(conn, message_id=ids[1]) == (1, {Lane.LIVE})
         assert len(tasks.list_failed(conn, limit=10)) == 2
-        assert len(tasks.retry_failed(conn, message_id=None)) == 2
+        assert tasks.retry_failed(conn, message_id=None) == (2, {Lane.LIVE})
         assert tasks.list_failed(conn, limit=10) == []
         assert tasks.queue_state(conn).pending == 4
     claims = [claim for _ in range(4) for claim in suspect(database)]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from calmem import paging
 from calmem.fates import Candidate, Explanation
 from calmem.model import Fact, Item, Receipt, Tier
 from calmem.recall import MAX_K
 from calmem_services.cli import output
 from calmem_services.cli.importing import import_history
 from calmem_services.http import wire
-
-T = TypeVar("T")
 
 _user = click.option("--user", "user_id", required=True, help="Whose memory.")
 _session = click.option("--session", "session_id", required=True, help="The session's id.")
@@ -216,7 +214,7 @@ def sessions() -> None:
 def list_sessions(user_id: str, as_json: bool) -> None:
     """All sessions, oldest first."""
     with output.memory() as memory:
-        rows = [wire.session(session) for session in _all(lambda at: memory.sessions(user_id, cursor=at))]
+        rows = [wire.session(session) for session in paging.collect(lambda at: memory.sessions(user_id, cursor=at))]
     if as_json:
         output.print_json(rows)
     else:
@@ -247,7 +245,7 @@ def messages() -> None:
 def list_messages(user_id: str, session_id: str, as_json: bool) -> None:
     """A session's messages in the order they were recorded in."""
     with output.memory() as memory:
-        found = _all(lambda at: memory.messages(user_id, session_id, cursor=at))
+        found = paging.collect(lambda at: memory.messages(user_id, session_id, cursor=at))
     shown = [wire.message(message) for message in found]
     if as_json:
         output.print_json(shown)
@@ -264,15 +262,6 @@ def delete_message(user_id: str, message_id: str, as_json: bool) -> None:
     """Remove one message and everything derived from it."""
     with output.memory() as memory:
         _print_receipt(memory.delete_message(user_id, message_id), as_json)
-
-
-def _all(page: Callable[[str | None], tuple[list[T], str | None]]) -> list[T]:
-    """What is on all pages, each asked for by the cursor of the one before."""
-    found, cursor = page(None)
-    while cursor is not None:
-        more, cursor = page(cursor)
-        found += more
-    return found
 
 
 def _print_receipt(receipt: Receipt, as_json: bool) -> None:

@@ -145,7 +145,7 @@ class Importer:
         try:
             parsed = self._adapter(parse(unit), unit, self._plan.options)
         except InvalidInput as exc:
-            parsed = Parsed(drafts=[Draft(fault=str(exc).removeprefix(": "))])
+            parsed = Parsed(drafts=[Draft(fault=str(exc) if exc.field else exc.detail)])
         self._report.left_out += parsed.left_out
         size = len(unit.raw) // max(1, len(parsed.drafts))
         for draft in parsed.drafts:

@@ -21,6 +21,7 @@ from langchain_core.messages import (
 )
 from langchain_core.retrievers import BaseRetriever
 
+from calmem import paging
 from calmem.errors import InvalidInput, NotFound
 from calmem.memory import Memory
 from calmem.model import ROLES, Message, Role
@@ -54,16 +55,11 @@ class CalmemChatMessageHistory(BaseChatMessageHistory):
     @property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]  # LangChain declares an attribute, and says a property will do
         """All of the session, in order."""
-        found: list[BaseMessage] = []
-        cursor = None
-        while True:
-            try:
-                page, cursor = self._memory.messages(self._user_id, self._session_id, cursor=cursor)
-            except NotFound:
-                return []  # nothing was said yet
-            found += [read_message(message) for message in page]
-            if cursor is None:
-                return found
+        try:
+            found = paging.collect(lambda at: self._memory.messages(self._user_id, self._session_id, cursor=at))
+        except NotFound:
+            return []  # nothing was said yet
+        return [read_message(message) for message in found]
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Record them, all or none. One whose `id` was recorded in this session before is not recorded again."""

@@ -359,10 +359,11 @@ FROM messages m JOIN users u USING (user_no)
 WHERE m.user_no = t.user_no AND m.message_no = t.message_no AND t.failed_at IS NOT NULL
   AND (%(message_id)s::text IS NULL OR m.message_id = %(message_id)s)
   AND (%(user_id)s::text IS NULL OR u.user_id = %(user_id)s)
-RETURNING t.lane
+RETURNING t.message_no, t.lane
 """
 
 
-def retry_failed(conn: Connection, *, message_id: str | None, user_id: str | None = None) -> list[Lane]:
-    """Give one failed message, or all (of one user), its attempts back in every index; the lane of each."""
-    return [Lane(lane) for (lane,) in conn.execute(_RETRY, {"message_id": message_id, "user_id": user_id})]
+def retry_failed(conn: Connection, *, message_id: str | None, user_id: str | None = None) -> tuple[int, set[Lane]]:
+    """Give one failed message, or all (of one user), its attempts back in every index; how many messages, their lanes."""
+    rows = conn.execute(_RETRY, {"message_id": message_id, "user_id": user_id}).fetchall()
+    return len({message_no for message_no, _ in rows}), {Lane(lane) for _, lane in rows}

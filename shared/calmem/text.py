@@ -28,19 +28,17 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 # Letters and symbols that show nothing: Hangul fillers, blank Braille.
 _BLANKS = "\u115f\u1160\u2800\u3164\uffa0"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-# `<`, possibly full-width or spread with invisible characters, before an optional slash and the mark's name.
-# Every repeat is possessive: a text made of nothing but blanks and `<` still takes one pass.
-_INVISIBLE = (
-    r"[\s\u00ad\u0300-\u036f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    r"\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]*+"
-)
+# `<`, possibly full-width or spread with characters that show nothing (white space, controls, format characters, marks),
+# before an optional slash and the mark's name. Every repeat is possessive: a text made of nothing but blanks and `<` still
+# takes one pass.
+_INVISIBLE = rf"[\s\p{{Z}}\p{{Cc}}\p{{Cf}}\p{{M}}{_BLANKS}]*+"
 # What NFKC makes these letters of (some models read text that way), and the Greek and Cyrillic that look like them.
 _M = "[mᴹᵐₘℳⅯⅿⓂⓜＭｍ𝐌𝐦𝑀𝑚𝑴𝒎𝓂𝓜𝓶𝔐𝔪𝕄𝕞𝕸𝖒𝖬𝗆𝗠𝗺𝘔𝘮𝙈𝙢𝙼𝚖🄼м]"
 _O = "[oºᴼᵒₒℴⓄⓞＯｏ𝐎𝐨𝑂𝑜𝑶𝒐𝒪𝓞𝓸𝔒𝔬𝕆𝕠𝕺𝖔𝖮𝗈𝗢𝗼𝘖𝘰𝙊𝙤𝙾𝚘🄾оο]"
-_I = "[iᴵᵢⁱℐℑℹⅈⅠⅰⒾⓘＩｉ𝐈𝐢𝐼𝑖𝑰𝒊𝒾𝓘𝓲𝔦𝕀𝕚𝕴𝖎𝖨𝗂𝗜𝗶𝘐𝘪𝙄𝙞𝙸𝚒🄸іι]"
-_MARK = re.compile(
+_I = "[iıİᴵᵢⁱℐℑℹⅈⅠⅰⒾⓘＩｉ𝐈𝐢𝐼𝑖𝑰𝒊𝒾𝓘𝓲𝔦𝕀𝕚𝕴𝖎𝖨𝗂𝗜𝗶𝘐𝘪𝙄𝙞𝙸𝚒🄸іι]"
+_MARK = regex.compile(
     rf"(?:[<＜﹤]|\\u003c)(?=(?:{_INVISIBLE}[/／⁄∕\\])*+" + "".join(_INVISIBLE + c for c in (_M, _O, _I, _M)) + ")",
-    re.IGNORECASE,
+    regex.IGNORECASE,
 )
 # The marks as rendered, or as they stand in a prompt that was played back as JSON (which may write `<` as \u003c and
 # `/` as \/); so too the line end after the opening one. A run of backslashes is entered only at its beginning.

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calmem.text import CLOSE_MARK, FRAME_SENTENCE, OPEN_MARK, escape, own_text
@@ -167,12 +167,15 @@ PIECES = st.lists(
             CLOSE_MARK[2:],
         ]
     )
+    | st.characters(categories=("Cc", "Cf", "Mn", "Zs", "Zl", "Zp"))
     | st.text(max_size=2),
     max_size=14,
 ).map("".join)
 
 
 @given(PIECES)
+@example("<\x1bmoim")
+@example("<\u0591m\x00oim")
 def test_escaped_text_holds_no_mark_however_it_is_read(text: str) -> None:
     escaped = escape(text)
     assert OPEN_MARK not in escaped

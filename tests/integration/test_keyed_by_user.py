@@ -10,7 +10,7 @@ import pytest
 from calmem.storage.pool import Connection
 
 # Few rows that belong to no user: every node of a cluster has all of them.
-OF_NOBODY = {"api_keys", "console_logins", "index_walks", "schema_migrations", "search_indexes"}
+OF_NOBODY = {"api_keys", "console_logins", "import_checkpoints", "index_walks", "schema_migrations", "search_indexes"}
 # What refuses an id that another user uses; and how an id is found.
 ACROSS_USERS = {"users_user_id_key", "sessions_session_id_key", "messages_message_id_key"}
 

@@ -31,14 +31,16 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 # `<`, possibly full-width or spread with characters that show nothing (white space, controls, format characters, marks),
 # before an optional slash and the mark's name. Every repeat is possessive: a text made of nothing but blanks and `<` still
 # takes one pass.
-_INVISIBLE = rf"[\s\p{{Z}}\p{{Cc}}\p{{Cf}}\p{{M}}{_BLANKS}]*+"
+_INVISIBLE = rf"[\s\p{{Z}}\p{{Cc}}\p{{Cf}}\p{{M}}\p{{Default_Ignorable_Code_Point}}{_BLANKS}]*+"
 # What NFKC makes these letters of (some models read text that way), and the Greek and Cyrillic that look like them.
 _M = "[mᴹᵐₘℳⅯⅿⓂⓜＭｍ𝐌𝐦𝑀𝑚𝑴𝒎𝓂𝓜𝓶𝔐𝔪𝕄𝕞𝕸𝖒𝖬𝗆𝗠𝗺𝘔𝘮𝙈𝙢𝙼𝚖🄼м]"
 _O = "[oºᴼᵒₒℴⓄⓞＯｏ𝐎𝐨𝑂𝑜𝑶𝒐𝒪𝓞𝓸𝔒𝔬𝕆𝕠𝕺𝖔𝖮𝗈𝗢𝗼𝘖𝘰𝙊𝙤𝙾𝚘🄾оο]"
 _I = "[iıİᴵᵢⁱℐℑℹⅈⅠⅰⒾⓘＩｉ𝐈𝐢𝐼𝑖𝑰𝒊𝒾𝓘𝓲𝔦𝕀𝕚𝕴𝖎𝖨𝗂𝗜𝗶𝘐𝘪𝙄𝙞𝙸𝚒🄸іι]"
+# Only letters go without case: a mark that folds to a letter (U+0345 to iota) would make the letter invisible.
 _MARK = regex.compile(
-    rf"(?:[<＜﹤]|\\u003c)(?=(?:{_INVISIBLE}[/／⁄∕\\])*+" + "".join(_INVISIBLE + c for c in (_M, _O, _I, _M)) + ")",
-    regex.IGNORECASE,
+    rf"(?:[<＜﹤]|(?i:\\u003c))(?=(?:{_INVISIBLE}[/／⁄∕\\])*+"
+    + "".join(f"{_INVISIBLE}(?i:{letter})" for letter in (_M, _O, _I, _M))
+    + ")"
 )
 # The marks as rendered, or as they stand in a prompt that was played back as JSON (which may write `<` as \u003c and
 # `/` as \/); so too the line end after the opening one. A run of backslashes is entered only at its beginning.

@@ -122,6 +122,10 @@ def test_blank_stretches_are_nobodys_words() -> None:
         "</mоіm>",  # Cyrillic in the middle
         "<mo\u0131m",
         "<\U000e0001moim",
+        "<\u2065moim",  # not assigned, but shown as nothing all the same
+        "<\U000e0fffmoim",
+        "<mo\u03b9m",  # iota
+        "<MO\u0399M",
     ],
 )
 def test_no_spelling_of_a_mark_survives(mark: str) -> None:

@@ -6,14 +6,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import simsimd
 from numpy.typing import NDArray
 
 from calmem import cosine
 from calmem.hits import DenseHit
 from calmem.storage.vectors import Marks, Vectors
 
-# Rows of a block; as float32 they stay in a core's cache while they are compared.
-BLOCK_ROWS = 1_024
+# Rows of a block: few calls for a long history, little room beyond the last row.
+BLOCK_ROWS = 4_096
 _FIRST_ROWS = 32
 
 
@@ -27,6 +28,7 @@ class Block:
     coarse: NDArray[np.int8]  # (rows, dimension), times `scale` nearly the vector
     scale: NDArray[np.float32]
     slack: NDArray[np.float32]  # how far a product with a unit vector may be off when `coarse` is taken
+    length: NDArray[np.float32]
 
     @classmethod
     def empty(cls, rows: int, dimension: int) -> Block:
@@ -37,11 +39,12 @@ class Block:
             coarse=np.empty((rows, dimension), np.int8),
             scale=np.empty(rows, np.float32),
             slack=np.empty(rows, np.float32),
+            length=np.empty(rows, np.float32),
         )
 
     @property
     def columns(self) -> tuple[NDArray[np.generic], ...]:
-        return (self.chunk_nos, self.written, self.halves, self.coarse, self.scale, self.slack)
+        return (self.chunk_nos, self.written, self.halves, self.coarse, self.scale, self.slack, self.length)
 
     @property
     def nbytes(self) -> int:
@@ -50,7 +53,7 @@ class Block:
     def put(self, at: int, new: Vectors) -> None:
         rows = slice(at, at + len(new.chunk_nos))
         self.chunk_nos[rows], self.written[rows], self.halves[rows] = new.chunk_nos, new.written, new.halves
-        self.coarse[rows], self.scale[rows], self.slack[rows] = _coarse(new.halves)
+        self.coarse[rows], self.scale[rows], self.slack[rows], self.length[rows] = _coarse(new.halves)
 
     def grown(self, used: int, rows: int) -> Block:
         """The first `used` rows in a block of `rows`."""
@@ -60,14 +63,17 @@ class Block:
         return larger
 
 
-def _coarse(halves: NDArray[np.float16]) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32]]:
-    """Eight bits a component, each row by its largest, and the bound on what that costs (Cauchy-Schwarz)."""
-    exact = halves.astype(np.float32)
+def _coarse(
+    vectors: NDArray[np.float16] | NDArray[np.float32],
+) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """Eight bits a component, each row by its largest; the bound on what that costs (Cauchy-Schwarz); the lengths."""
+    exact = vectors.astype(np.float32)
     scale = np.maximum(np.abs(exact).max(axis=1), np.float32(1e-6)) / np.float32(127)
     coarse = np.rint(exact / scale[:, None]).astype(np.int8)
     missing = np.linalg.norm(exact - coarse * scale[:, None], axis=1)
-    rounding = 2 * cosine.sum_error(halves.shape[1]) * np.maximum(1, np.linalg.norm(exact, axis=1))
-    return coarse, scale, (1.001 * missing + rounding).astype(np.float32)
+    length = 1.001 * np.linalg.norm(exact, axis=1)
+    rounding = 2 * cosine.sum_error(vectors.shape[1]) * np.maximum(1, length)
+    return coarse, scale, (1.001 * missing + rounding).astype(np.float32), length.astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,19 +117,19 @@ class Held:
         rows = sum(count for _, count in parts)
         if rows == 0:
             return []
+        wanted = limit + len(hidden)  # whatever is hidden, `limit` others are among so many
+        coarse, scale, missing, length = _coarse(query[None])
         near, slack = np.empty(rows, np.float32), np.empty(rows, np.float32)
-        wide = np.empty((max(count for _, count in parts), len(query)), np.float32)
         first = 0
         for block, count in parts:
-            # A product per row: it takes no BLAS threads, which concurrent searches would fight for.
-            np.copyto(wide[:count], block.coarse[:count])
-            np.vecdot(wide[:count], query, out=near[first : first + count])
-            near[first : first + count] *= block.scale[:count]
-            slack[first : first + count] = block.slack[:count]
+            part = slice(first, first + count)
+            simsimd.cdist(coarse, block.coarse[:count], metric="dot", out=near[None, part])
+            near[part] *= block.scale[:count]
+            # v.q less v'.q', both rounded, is (v - v').q' + v.(q - q').
+            np.multiply(block.length[:count], missing, out=slack[part])
+            slack[part] += block.slack[:count] * (length + missing)
             first += count
-        slack *= np.float32(max(1.0, float(np.linalg.norm(query))))
-        # Whatever is hidden, `limit` others are surely at least as near as this.
-        wanted = limit + len(hidden)
+        near *= scale
         if wanted < rows:
             surely = np.partition(near - slack, rows - wanted)[rows - wanted]
             places = np.flatnonzero(near + slack >= surely)

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import regex
 
-from calmem import block, budget
+from calmem import block, budget, words
 from calmem.fates import Fate
 from calmem.hits import DenseHit, DenseHits, Place, Window, WordHit, WordHits
 from calmem.model import Block, Budget, Fact, Item, Style
@@ -36,6 +36,8 @@ KNOWN = 0.32
 NOT_UNDERSTOOD = 0.4
 # What an item costs beside its text: line end, speaker, a part of a header; in quarter tokens.
 LINE_QUARTERS = 20
+# So many of the best are asked what else they speak of (see `_related`).
+SEEDS = 3
 # For a query that says when something happened: told in that time, or close to it.
 IN_WINDOW, NEAR_WINDOW = 0.25, 0.12
 # An item that does not fit whole is cut if that many quarter tokens are left for it.
@@ -57,6 +59,7 @@ class Weights:
     speaker: float  # spoken by somebody the query names
     telling: float  # for each e-fold of its length
     question: float  # taken off: it asks and does not tell
+    related: float = 0.0  # its share of what the best say beyond the query: an answer in two steps
 
 
 # Fitted on the given part of LoCoMo and MemDaily, rounded (docs/decisions/0004-ranking.md).
@@ -81,6 +84,7 @@ _CJK = Weights(
     speaker=0.06,
     telling=0.0,
     question=0.05,
+    related=0.3,
 )
 _WEIGHTS: Mapping[Script, Weights] = {"latin": _LATIN, "cjk": _CJK, "other": _LATIN}
 
@@ -244,10 +248,11 @@ def rank(
     weights: Weights,
     speakers: Collection[str],
     latest_first: bool,
+    query: str = "",
 ) -> list[Item]:
     """The loaded items with their scores, best first; with `latest_first` the relevant ones by time.
 
-    `speakers`: the names that the query mentions. What an item says of its own counts with its length, up to 200 characters.
+    `speakers`: the names that the query mentions; `query` is compared with the texts where the weights say so. What an item says of its own counts with its length, up to 200 characters.
     """
     by_chunk = {one.chunk_no: one for one in found if one.chunk_no is not None}
     by_place = {one.place: one for one in found if one.chunk_no is None}
@@ -262,13 +267,60 @@ def rank(
         reasons = (*hit.reasons, "speaker") if item.name in speakers else hit.reasons
         scores = {**hit.scores, "telling": told}
         scored.append((hit.own, replace(item, score=hit.score + told, scores=scores, reasons=reasons)))
-    scored.sort(key=lambda s: (-s[1].score, s[1].created_at, s[1].session_id, s[1].seq, s[1].start))
+    scored.sort(key=_best_first)
+    if weights.related:
+        most = max((own for own, _ in scored), default=0.0)
+        trust = [own / most if most else 0.0 for own, _ in scored[:SEEDS]]
+        shares = _related([item.text for _, item in scored], query, trust)
+        scored = [
+            (
+                own,
+                replace(
+                    item,
+                    score=item.score + weights.related * share,
+                    scores={**item.scores, "related": weights.related * share},
+                ),
+            )
+            for (own, item), share in zip(scored, shares, strict=True)
+        ]
+        scored.sort(key=_best_first)
     if latest_first and scored:
         enough = RECENT_ENOUGH * max(own for own, _ in scored)
         recent = [item for own, item in scored if own >= enough]
         recent.sort(key=lambda i: (i.created_at, i.seq), reverse=True)
         return recent + [item for own, item in scored if own < enough]
     return [item for _, item in scored]
+
+
+def _best_first(scored: tuple[float, Item]) -> tuple[float, datetime, str, int, int]:
+    _, item = scored
+    return -item.score, item.created_at, item.session_id, item.seq, item.start
+
+
+def _related(texts: Sequence[str], query: str, trust: Sequence[float]) -> list[float]:
+    """For each text, best first, the largest share it has of what one of the best others says beyond the query, 0 to 1.
+
+    `trust`: how much each of the best is to be trusted, 0 to 1. By pairs of characters, the rare ones among these texts counting more: who has the address that the query names is
+    told in one message, and what he does in another.
+    """
+    asked = words.content_pairs(query)
+    shares = [0.0] * len(texts)
+    for seed, weight in zip(range(len(texts)), trust, strict=False):
+        having = {
+            pair: [no for no, text in enumerate(texts) if pair in text]
+            for pair in sorted(words.content_pairs(texts[seed]) - asked)
+        }
+        held = [0.0] * len(texts)
+        mass = 0.0
+        for numbers in having.values():
+            rarity = log(1 + (len(texts) + 1 - len(numbers)) / (len(numbers) + 0.5))
+            mass += rarity
+            for no in numbers:
+                held[no] += rarity
+        for no, one in enumerate(held):
+            if mass and no != seed:
+                shares[no] = max(shares[no], weight * one / mass)
+    return shares
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,13 +31,13 @@ NEARER, COVERED_COUNTS, COVERED, COVERED_UNSEEN = 0.05, 0.15, 0.5, 0.2
 # The nearest of many is near by chance: from so many vectors on all of NEARER is asked, of fewer less.
 MANY = 200
 # In scripts without spaces the words are characters and pairs: that share of them the user must have used somewhere.
-KNOWN = 0.32
+KNOWN = 0.34
 # What is left of the weight of meaning where the model does not know the query's words.
 NOT_UNDERSTOOD = 0.4
 # What an item costs beside its text: line end, speaker, a part of a header; in quarter tokens.
 LINE_QUARTERS = 20
 # So many of the best are asked what else they speak of (see `_related`).
-SEEDS = 3
+SEEDS = 2
 # For a query that says when something happened: told in that time, or close to it.
 IN_WINDOW, NEAR_WINDOW = 0.25, 0.12
 # An item that does not fit whole is cut if that many quarter tokens are left for it.
@@ -84,7 +84,7 @@ _CJK = Weights(
     speaker=0.06,
     telling=0.0,
     question=0.05,
-    related=0.3,
+    related=0.2,
 )
 _WEIGHTS: Mapping[Script, Weights] = {"latin": _LATIN, "cjk": _CJK, "other": _LATIN}
 

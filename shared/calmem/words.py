@@ -138,10 +138,7 @@ def asking_part(query: str) -> str:
 def content_pairs(text: str) -> frozenset[str]:
     """The pairs of characters in scripts without spaces that are no stop words; as written, not folded."""
     return frozenset(
-        pair
-        for run in _UNSPACED_RUN.findall(text)
-        for pair in map("".join, pairwise(run))
-        if not _is_stop_pair(pair)
+        pair for run in _UNSPACED_RUN.findall(text) for pair in map("".join, pairwise(run)) if not _is_stop_pair(pair)
     )
 
 

@@ -51,11 +51,17 @@ def fuse(
 
 
 def rank(
-    items: list[Item], found: list[Found], *, speakers: frozenset[str] = frozenset(), latest_first: bool = False
+    items: list[Item],
+    found: list[Found],
+    *,
+    speakers: frozenset[str] = frozenset(),
+    latest_first: bool = False,
+    query: str = "",
+    script: Script = "latin",
 ) -> list[Item]:
     loaded = [(Place(int(one.session_id[1:]), one.seq), one) for one in items]
-    weights = ranking.weights("latin", understood=True)
-    return ranking.rank(loaded, found, weights=weights, speakers=speakers, latest_first=latest_first)
+    weights = ranking.weights(script, understood=True)
+    return ranking.rank(loaded, found, weights=weights, speakers=speakers, latest_first=latest_first, query=query)
 
 
 def fit(
@@ -147,6 +153,16 @@ def test_a_question_says_less_than_a_statement() -> None:
     items = [item("Do you like green tea?", seq=1), item("We do like green tea..", seq=1, session="s2", chunk_no=2)]
     found = fuse([], [word(1, 2.0), word(2, 2.0)], {1: Place(1, 1), 2: Place(2, 1)})
     assert [one.text for one in rank(items, found)] == ["We do like green tea..", "Do you like green tea?"]
+
+
+def test_in_chinese_what_the_best_speaks_of_brings_the_second_step_of_an_answer() -> None:
+    items = [item("我下属的邮箱地址是a@b.cn", seq=10), item("我下属当警察", seq=20), item("舅妈当工程师", seq=30)]
+    found = fuse([], [word(10, 2.0), word(20, 0.4), word(30, 0.5)], {no: Place(1, no) for no in (10, 20, 30)})
+    query = "邮箱地址是a@b.cn的人做什么工作?"
+    ranked = rank(items, found, query=query, script="cjk")
+    assert [one.seq for one in ranked] == [10, 20, 30]
+    assert ranked[1].scores["related"] > 0 == ranked[2].scores["related"]
+    assert [one.seq for one in rank(items, found, query=query)] == [10, 30, 20]
 
 
 def about(hits: DenseHits, words: WordHits, script: Script = "latin") -> bool:

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import regex
 
-from calmem import block, budget, words
+from calmem import block, budget, related
 from calmem.fates import Fate
 from calmem.hits import DenseHit, DenseHits, Place, Window, WordHit, WordHits
 from calmem.model import Block, Budget, Fact, Item, Style
@@ -36,7 +36,7 @@ KNOWN = 0.34
 NOT_UNDERSTOOD = 0.4
 # What an item costs beside its text: line end, speaker, a part of a header; in quarter tokens.
 LINE_QUARTERS = 20
-# So many of the best are asked what else they speak of (see `_related`).
+# So many of the best are asked what else they speak of (see `calmem.related`).
 SEEDS = 2
 # For a query that says when something happened: told in that time, or close to it.
 IN_WINDOW, NEAR_WINDOW = 0.25, 0.12
@@ -271,7 +271,7 @@ def rank(
     if weights.related:
         most = max((own for own, _ in scored), default=0.0)
         trust = [own / most if most else 0.0 for own, _ in scored[:SEEDS]]
-        shares = _related([item.text for _, item in scored], query, trust)
+        shares = related.shares([item.text for _, item in scored], query, trust)
         scored = [
             (
                 own,
@@ -295,32 +295,6 @@ def rank(
 def _best_first(scored: tuple[float, Item]) -> tuple[float, datetime, str, int, int]:
     _, item = scored
     return -item.score, item.created_at, item.session_id, item.seq, item.start
-
-
-def _related(texts: Sequence[str], query: str, trust: Sequence[float]) -> list[float]:
-    """For each text, best first, the largest share it has of what one of the best others says beyond the query, 0 to 1.
-
-    `trust`: how much each of the best is to be trusted, 0 to 1. By pairs of characters, the rare ones among these texts counting more: who has the address that the query names is
-    told in one message, and what he does in another.
-    """
-    asked = words.content_pairs(query)
-    shares = [0.0] * len(texts)
-    for seed, weight in zip(range(len(texts)), trust, strict=False):
-        having = {
-            pair: [no for no, text in enumerate(texts) if pair in text]
-            for pair in sorted(words.content_pairs(texts[seed]) - asked)
-        }
-        held = [0.0] * len(texts)
-        mass = 0.0
-        for numbers in having.values():
-            rarity = log(1 + (len(texts) + 1 - len(numbers)) / (len(numbers) + 0.5))
-            mass += rarity
-            for no in numbers:
-                held[no] += rarity
-        for no, one in enumerate(held):
-            if mass and no != seed:
-                shares[no] = max(shares[no], weight * one / mass)
-    return shares
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -206,7 +206,7 @@ def test_words_of_a_message_without_its_vector_yet_count_more() -> None:
 
 
 def test_in_chinese_the_words_the_user_ever_used_decide_where_the_model_knows_none() -> None:
-    for known, understood, expected in ((0.31, False, False), (0.32, False, True), (0.31, True, True)):
+    for known, understood, expected in ((0.33, False, False), (0.34, False, True), (0.33, True, True)):
         words = WordHits(hits=[word(1, 1.0, 0.1)], known=known)
         assert about(DenseHits(hits=dense(c1=0.9), understood=understood), words, "cjk") is expected
 

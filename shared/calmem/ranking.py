@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import regex
 
-from calmem import block, budget
+from calmem import block, budget, related
 from calmem.fates import Fate
 from calmem.hits import DenseHit, DenseHits, Place, Window, WordHit, WordHits
 from calmem.model import Block, Budget, Fact, Item, Style
@@ -31,11 +31,13 @@ NEARER, COVERED_COUNTS, COVERED, COVERED_UNSEEN = 0.05, 0.15, 0.5, 0.2
 # The nearest of many is near by chance: from so many vectors on all of NEARER is asked, of fewer less.
 MANY = 200
 # In scripts without spaces the words are characters and pairs: that share of them the user must have used somewhere.
-KNOWN = 0.32
+KNOWN = 0.34
 # What is left of the weight of meaning where the model does not know the query's words.
 NOT_UNDERSTOOD = 0.4
 # What an item costs beside its text: line end, speaker, a part of a header; in quarter tokens.
 LINE_QUARTERS = 20
+# So many of the best are asked what else they speak of (see `calmem.related`).
+SEEDS = 2
 # For a query that says when something happened: told in that time, or close to it.
 IN_WINDOW, NEAR_WINDOW = 0.25, 0.12
 # An item that does not fit whole is cut if that many quarter tokens are left for it.
@@ -57,6 +59,7 @@ class Weights:
     speaker: float  # spoken by somebody the query names
     telling: float  # for each e-fold of its length
     question: float  # taken off: it asks and does not tell
+    related: float = 0.0  # its share of what the best say beyond the query: an answer in two steps
 
 
 # Fitted on the given part of LoCoMo and MemDaily, rounded (docs/decisions/0004-ranking.md).
@@ -81,6 +84,7 @@ _CJK = Weights(
     speaker=0.06,
     telling=0.0,
     question=0.05,
+    related=0.2,
 )
 _WEIGHTS: Mapping[Script, Weights] = {"latin": _LATIN, "cjk": _CJK, "other": _LATIN}
 
@@ -244,10 +248,11 @@ def rank(
     weights: Weights,
     speakers: Collection[str],
     latest_first: bool,
+    query: str = "",
 ) -> list[Item]:
     """The loaded items with their scores, best first; with `latest_first` the relevant ones by time.
 
-    `speakers`: the names that the query mentions. What an item says of its own counts with its length, up to 200 characters.
+    `speakers`: the names that the query mentions; `query` is compared with the texts where the weights say so. What an item says of its own counts with its length, up to 200 characters.
     """
     by_chunk = {one.chunk_no: one for one in found if one.chunk_no is not None}
     by_place = {one.place: one for one in found if one.chunk_no is None}
@@ -262,13 +267,34 @@ def rank(
         reasons = (*hit.reasons, "speaker") if item.name in speakers else hit.reasons
         scores = {**hit.scores, "telling": told}
         scored.append((hit.own, replace(item, score=hit.score + told, scores=scores, reasons=reasons)))
-    scored.sort(key=lambda s: (-s[1].score, s[1].created_at, s[1].session_id, s[1].seq, s[1].start))
+    scored.sort(key=_best_first)
+    if weights.related:
+        most = max((own for own, _ in scored), default=0.0)
+        trust = [own / most if most else 0.0 for own, _ in scored[:SEEDS]]
+        shares = related.shares([item.text for _, item in scored], query, trust)
+        scored = [
+            (
+                own,
+                replace(
+                    item,
+                    score=item.score + weights.related * share,
+                    scores={**item.scores, "related": weights.related * share},
+                ),
+            )
+            for (own, item), share in zip(scored, shares, strict=True)
+        ]
+        scored.sort(key=_best_first)
     if latest_first and scored:
         enough = RECENT_ENOUGH * max(own for own, _ in scored)
         recent = [item for own, item in scored if own >= enough]
         recent.sort(key=lambda i: (i.created_at, i.seq), reverse=True)
         return recent + [item for own, item in scored if own < enough]
     return [item for _, item in scored]
+
+
+def _best_first(scored: tuple[float, Item]) -> tuple[float, datetime, str, int, int]:
+    _, item = scored
+    return -item.score, item.created_at, item.session_id, item.seq, item.start
 
 
 @dataclass(frozen=True, kw_only=True)

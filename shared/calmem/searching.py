@@ -230,7 +230,9 @@ class Searcher:
                 [one.chunk_no for one in found if one.chunk_no is not None],
                 [one.place for one in found if one.chunk_no is None],
             )
-            return ranking.rank(loaded, found, weights=weights, speakers=named, latest_first=view.latest_first)
+            return ranking.rank(
+                loaded, found, weights=weights, speakers=named, latest_first=view.latest_first, query=query
+            )
 
         if not told and not near:
             return []

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
+from calmem import words
+
 
 @dataclass(frozen=True)
 class TimeView:
@@ -92,6 +94,11 @@ def read(query: str, *, now: datetime, zone: ZoneInfo) -> TimeView:
     Monday and where they begin on a Sunday. "Three days ago" is that calendar day; weeks, months and years ago
     are as wide as their unit around that day.
     """
+    asking = words.asking_part(query)
+    if asking != query:
+        # Times in what a long turn tells beside its question are not where to look.
+        view = read(asking, now=now, zone=zone)
+        return TimeView(view.since, view.until, view.latest_first, query, view.told)
     latest = _LATEST.search(query) is not None
     if _ASKS_WHEN.search(query):
         return TimeView(None, None, latest, query)

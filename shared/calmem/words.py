@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
 import regex
@@ -125,6 +126,26 @@ def query_words(text: str, *, speakers: Iterable[str] = ()) -> list[QueryWord]:
     return list((nameless or weighted or stopped).values())[:MAX_QUERY_WORDS]
 
 
+def asking_part(query: str) -> str:
+    """Of a long turn in a script without spaces the sentences that ask; of any other query the whole."""
+    if script(query) != "cjk":
+        return query
+    sentences = _SENTENCE.findall(query.replace("？", "?").replace("！", "!"))
+    asking = [one for one in sentences if one.rstrip().endswith("?")]
+    return "".join(asking) if asking and len(sentences) >= _LONG_TURN and len(asking) < len(sentences) else query
+
+
+def content_pairs(text: str) -> frozenset[str]:
+    """The pairs of characters in scripts without spaces that are no stop words; as written, not folded."""
+    return frozenset(
+        pair for run in _UNSPACED_RUN.findall(text) for pair in map("".join, pairwise(run)) if not _is_stop_pair(pair)
+    )
+
+
+def _is_stop_pair(pair: str) -> bool:
+    return pair in stopwords.CJK_PAIRS or (pair[0] in stopwords.CJK and pair[1] in stopwords.CJK)
+
+
 def _asking(folded: str) -> list[tuple[str, float]]:
     """A query in parts with the weight of their words: of a long turn the sentences that ask, then the others."""
     sentences = _SENTENCE.findall(folded)
@@ -185,11 +206,7 @@ def _pieces(folded: str, language: str) -> Iterable[_Piece]:
                 yield character, "cjk", character in stopwords.CJK
                 if place + 1 < len(run):
                     pair = run[place : place + 2]
-                    yield (
-                        pair,
-                        "bigram",
-                        pair in stopwords.CJK_PAIRS or (pair[0] in stopwords.CJK and pair[1] in stopwords.CJK),
-                    )
+                    yield pair, "bigram", _is_stop_pair(pair)
         elif _HANGUL_RUN.match(run):
             # Korean endings are written onto the word; the bigrams find it without them.
             yield run[:_LONGEST_WORD], "stem", False

@@ -51,11 +51,17 @@ def fuse(
 
 
 def rank(
-    items: list[Item], found: list[Found], *, speakers: frozenset[str] = frozenset(), latest_first: bool = False
+    items: list[Item],
+    found: list[Found],
+    *,
+    speakers: frozenset[str] = frozenset(),
+    latest_first: bool = False,
+    query: str = "",
+    script: Script = "latin",
 ) -> list[Item]:
     loaded = [(Place(int(one.session_id[1:]), one.seq), one) for one in items]
-    weights = ranking.weights("latin", understood=True)
-    return ranking.rank(loaded, found, weights=weights, speakers=speakers, latest_first=latest_first)
+    weights = ranking.weights(script, understood=True)
+    return ranking.rank(loaded, found, weights=weights, speakers=speakers, latest_first=latest_first, query=query)
 
 
 def fit(
@@ -149,6 +155,16 @@ def test_a_question_says_less_than_a_statement() -> None:
     assert [one.text for one in rank(items, found)] == ["We do like green tea..", "Do you like green tea?"]
 
 
+def test_in_chinese_what_the_best_speaks_of_brings_the_second_step_of_an_answer() -> None:
+    items = [item("我下属的邮箱地址是a@b.cn", seq=10), item("我下属当警察", seq=20), item("舅妈当工程师", seq=30)]
+    found = fuse([], [word(10, 2.0), word(20, 0.4), word(30, 0.5)], {no: Place(1, no) for no in (10, 20, 30)})
+    query = "邮箱地址是a@b.cn的人做什么工作?"
+    ranked = rank(items, found, query=query, script="cjk")
+    assert [one.seq for one in ranked] == [10, 20, 30]
+    assert ranked[1].scores["related"] > 0 == ranked[2].scores["related"]
+    assert [one.seq for one in rank(items, found, query=query)] == [10, 30, 20]
+
+
 def about(hits: DenseHits, words: WordHits, script: Script = "latin") -> bool:
     return ranking.is_about(hits, words, script=script, min_cosine=0.4)
 
@@ -190,7 +206,7 @@ def test_words_of_a_message_without_its_vector_yet_count_more() -> None:
 
 
 def test_in_chinese_the_words_the_user_ever_used_decide_where_the_model_knows_none() -> None:
-    for known, understood, expected in ((0.31, False, False), (0.32, False, True), (0.31, True, True)):
+    for known, understood, expected in ((0.33, False, False), (0.34, False, True), (0.33, True, True)):
         words = WordHits(hits=[word(1, 1.0, 0.1)], known=known)
         assert about(DenseHits(hits=dense(c1=0.9), understood=understood), words, "cjk") is expected
 

@@ -308,3 +308,9 @@ def test_any_query_gives_a_window_that_holds_time_or_none(query: str, now: datet
     assert seen.since is None or seen.until is None or seen.since < seen.until
     if seen.since is seen.until is None:
         assert seen.rest == query
+
+
+def test_a_time_told_beside_the_question_of_a_long_chinese_turn_sets_nothing() -> None:
+    told = "今天天气真好。昨天我跟你说去了书店。我用的手机是什么牌子的？"
+    assert view(told) == TimeView(None, None, False, told)
+    assert days("天气真好。我在书店买了书。昨天我去了哪家书店？") == ("2025-06-09", "2025-06-09")

@@ -181,7 +181,7 @@ def test_pause_resume_switch_rollback_finish(settings: Settings, tiny: str) -> N
 def test_cancel_removes_the_new_index_and_touches_nothing_else(
     settings: Settings, tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reindex, "_STEP_CHUNKS", 2)
+    monkeypatch.setattr(reindex, "_STEP_ROWS", 2)
     for user in ("ada", "bob"):
         record(settings, *notes(5), user=user)
     work(settings)

@@ -306,7 +306,7 @@ SELECT CASE WHEN i.state = 'active' THEN t.lane ELSE 'reindex' END AS lane,
        count(*) FILTER (WHERE failed_at IS NULL), count(*) FILTER (WHERE lease_until >= clock_timestamp()),
        count(*) FILTER (WHERE failed_at IS NOT NULL),
        coalesce(extract(epoch FROM clock_timestamp() - min(t.created_at) FILTER (WHERE failed_at IS NULL)), 0)::float8
-FROM index_tasks t JOIN search_indexes i USING (index_no) GROUP BY 1
+FROM index_tasks t JOIN search_indexes i USING (index_no) WHERE i.state <> 'retired' GROUP BY 1
 """
 
 
@@ -328,6 +328,7 @@ _LIST_FAILED = """
 SELECT t.index_no, m.message_id, u.user_id, s.session_id, t.attempts, t.error, t.failed_at
 FROM index_tasks t JOIN messages m USING (user_no, message_no) JOIN users u USING (user_no)
 JOIN sessions s ON s.user_no = m.user_no AND s.session_no = m.session_no
+JOIN search_indexes i ON i.index_no = t.index_no AND i.state <> 'retired'
 WHERE t.failed_at IS NOT NULL AND (%(user_id)s::text IS NULL OR u.user_id = %(user_id)s)
 ORDER BY t.failed_at, m.message_no LIMIT %(limit)s OFFSET %(skip)s
 """
@@ -355,8 +356,9 @@ def list_failed(conn: Connection, *, limit: int, skip: int = 0, user_id: str | N
 
 _RETRY = """
 UPDATE index_tasks t SET attempts = 1, error = NULL, failed_at = NULL, not_before = clock_timestamp()
-FROM messages m JOIN users u USING (user_no)
+FROM messages m JOIN users u USING (user_no), search_indexes i
 WHERE m.user_no = t.user_no AND m.message_no = t.message_no AND t.failed_at IS NOT NULL
+  AND i.index_no = t.index_no AND i.state <> 'retired'
   AND (%(message_id)s::text IS NULL OR m.message_id = %(message_id)s)
   AND (%(user_id)s::text IS NULL OR u.user_id = %(user_id)s)
 RETURNING t.message_no, t.lane

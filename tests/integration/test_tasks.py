@@ -413,4 +413,5 @@ def test_the_queue_state_counts_by_lane_and_by_age(memory: Memory, database: Dat
     assert (empty.pending, empty.leased, empty.failed, empty.oldest_seconds) == (0, 0, 0, 0.0)
     assert (state.pending, state.leased, state.failed) == (5, 1, 0)
     assert state.pending_by_lane == {Lane.LIVE: 3, Lane.BACKFILL: 2, Lane.REINDEX: 0}
-    assert 600 <= state.oldest_seconds < 660
+    assert 600 <= state.oldest_seconds == state.age_by_lane[Lane.BACKFILL] < 660
+    assert 0 < state.live_seconds == state.age_by_lane[Lane.LIVE] < 600

@@ -51,7 +51,7 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
             "overview.html",
             queue=queue,
             lanes={lane.value: queue.pending_by_lane[lane] for lane in Lane},
-            late=queue.oldest_seconds > settings.degraded_after_seconds,
+            late=queue.live_seconds > settings.degraded_after_seconds,
             rows=rows,
             figures=read_figures(source),
             source=source,

@@ -314,13 +314,13 @@ def queue_state(conn: Connection) -> QueueState:
     """What waits, by lane, and for how long."""
     rows = {Lane(row[0]): row[1:] for row in conn.execute(_STATE)}
     pending = {lane: int(rows[lane][0]) if lane in rows else 0 for lane in Lane}
-    waited_for = [row for lane, row in rows.items() if lane is not Lane.REINDEX]
+    waited_for = (Lane.LIVE, Lane.BACKFILL)
     return QueueState(
-        pending=sum(row[0] for row in waited_for),
+        pending=sum(pending[lane] for lane in waited_for),
         pending_by_lane=pending,
         leased=sum(row[1] for row in rows.values()),
         failed=sum(row[2] for row in rows.values()),
-        oldest_seconds=max((float(row[3]) for row in waited_for), default=0.0),
+        age_by_lane={lane: float(rows[lane][3]) if lane in rows else 0.0 for lane in waited_for},
     )
 
 

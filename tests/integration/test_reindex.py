@@ -219,7 +219,7 @@ def test_a_message_that_fails_in_the_new_index_blocks_nothing(settings: Settings
     assert state(once)[0].index_no == 2
     assert vectors(once) == {(1, 384): 6, (2, 128): 5}
     with Database(once) as database, database.connection() as conn:
-        assert [(failed.index_no, failed.attempts) for failed in tasks.list_failed(conn, limit=9)] == [(2, 1)]
+        assert [(failed.index_no, failed.attempts) for _, failed in tasks.list_failed(conn, limit=9)] == [(2, 1)]
         assert tasks.queue_state(conn).pending == 0
     assert best(once, "poison bear", "words") == ["A POISON that only one model cannot bear."]
 
@@ -255,7 +255,7 @@ def test_a_message_that_failed_in_both_indexes_is_one_when_it_is_tried_again(set
 
     work(once, look)
     with Database(once) as database, database.connection() as conn:
-        assert sorted(failed.index_no for failed in tasks.list_failed(conn, limit=9)) == [1, 1, 2, 2]
+        assert sorted(failed.index_no for _, failed in tasks.list_failed(conn, limit=9)) == [1, 1, 2, 2]
         assert tasks.retry_failed(conn, message_id=None) == (2, {Lane.LIVE, Lane.REINDEX})
 
 

@@ -340,7 +340,7 @@ def test_a_failure_comes_back_later_and_is_set_aside_at_last(
     due_now(settings)
     assert suspect(database) == []
     with database.connection() as conn:
-        (failed,) = tasks.list_failed(conn, limit=10)
+        ((_, failed),) = tasks.list_failed(conn, limit=10)
         state = tasks.queue_state(conn)
     assert (failed.message_id, failed.user_id, failed.session_id) == (message_id, "ada", "ada-1")
     assert (failed.attempts, failed.error) == (MOST, "ValueError: no")
@@ -366,7 +366,7 @@ def test_what_killed_its_worker_each_time_is_set_aside(memory: Memory, database:
     assert set_aside(database) == 1
     assert set_aside(database) == 0
     with database.connection() as conn:
-        (failed,) = tasks.list_failed(conn, limit=10)
+        ((_, failed),) = tasks.list_failed(conn, limit=10)
     assert "worker died" in failed.error
 
 

@@ -108,7 +108,7 @@ def failed(context: click.Context, limit: int, as_json: bool) -> None:
     if context.invoked_subcommand is not None:
         return
     with output.database() as database, database.connection() as conn:
-        rows = tasks.list_failed(conn, limit=limit)
+        rows = [row for _, row in tasks.list_failed(conn, limit=limit)]
     if as_json:
         output.print_json([{**vars(row), "failed_at": row.failed_at.isoformat()} for row in rows])
     elif not rows:

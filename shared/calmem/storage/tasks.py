@@ -12,7 +12,7 @@ Leases are judged by the database's clock only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import cast
 from uuid import UUID
 
@@ -324,33 +324,51 @@ def queue_state(conn: Connection) -> QueueState:
     )
 
 
+# Before every failure.
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LIST_FAILED = """
-SELECT t.index_no, m.message_id, u.user_id, s.session_id, t.attempts, t.error, t.failed_at
+SELECT m.message_no, t.index_no, m.message_id, u.user_id, s.session_id, t.attempts, t.error, t.failed_at
 FROM index_tasks t JOIN messages m USING (user_no, message_no) JOIN users u USING (user_no)
 JOIN sessions s ON s.user_no = m.user_no AND s.session_no = m.session_no
 JOIN search_indexes i ON i.index_no = t.index_no AND i.state <> 'retired'
-WHERE t.failed_at IS NOT NULL AND (%(user_id)s::text IS NULL OR u.user_id = %(user_id)s)
-ORDER BY t.failed_at, m.message_no LIMIT %(limit)s OFFSET %(skip)s
+WHERE t.failed_at IS NOT NULL
+  AND (t.failed_at, t.message_no, t.index_no) > (%(failed_at)s, %(message_no)s, %(index_no)s)
+  AND (%(user_id)s::text IS NULL OR u.user_id = %(user_id)s)
+ORDER BY t.failed_at, t.message_no, t.index_no LIMIT %(limit)s
 """
 
 
-def list_failed(conn: Connection, *, limit: int, skip: int = 0, user_id: str | None = None) -> list[FailedMessage]:
-    """Messages that were set aside, of one user or all, the oldest failure first; those after the first `skip`.
+def list_failed(
+    conn: Connection, *, limit: int, after: tuple[datetime, int, int] = (EPOCH, 0, 0), user_id: str | None = None
+) -> list[tuple[int, FailedMessage]]:
+    """(message_no, message) of those that were set aside, of one user or all, the oldest failure first.
 
-    One that failed in two indexes comes twice.
+    Those after the key `after`: failed_at, message_no, index_no. One that failed in two indexes comes twice.
     """
-    values = {"limit": limit, "skip": skip, "user_id": user_id}
+    failed_at, message_no, index_no = after
+    values = {
+        "limit": limit,
+        "failed_at": failed_at,
+        "message_no": message_no,
+        "index_no": index_no,
+        "user_id": user_id,
+    }
     return [
-        FailedMessage(
-            index_no=index_no,
-            message_id=message_id,
-            user_id=user_id,
-            session_id=session_id,
-            attempts=attempts,
-            error=error,
-            failed_at=failed_at,
+        (
+            message_no,
+            FailedMessage(
+                index_no=index_no,
+                message_id=message_id,
+                user_id=user_id,
+                session_id=session_id,
+                attempts=attempts,
+                error=error,
+                failed_at=failed_at,
+            ),
         )
-        for index_no, message_id, user_id, session_id, attempts, error, failed_at in conn.execute(_LIST_FAILED, values)
+        for message_no, index_no, message_id, user_id, session_id, attempts, error, failed_at in conn.execute(
+            _LIST_FAILED, values
+        )
     ]
 
 

@@ -18,14 +18,8 @@ from tests.support.serving import serving
 
 # "Within seconds": far above what is documented, far below what anybody would call that.
 SECONDS = 20.0
-
-
 RECALL = {"user_id": "ada", "session_id": "s2", "query": "boiler", "current_tokens": 0, "context_window_capacity": 1000}
-
-
 FACT = {"user_id": "ada", "value": "Turin"}
-
-
 # Service, method, path, what is sent, and the one scope that opens it. In an order in which each can do its work.
 ROUTES: list[tuple[str, str, str, dict[str, Any], KeyScope]] = [
     ("ingest", "POST", "/v1/messages", {"json": MESSAGE}, KeyScope.RECORD),
@@ -48,8 +42,6 @@ ROUTES: list[tuple[str, str, str, dict[str, Any], KeyScope]] = [
     ("ingest", "DELETE", "/v1/sessions/s1", {"params": ADA}, KeyScope.ADMIN),
     ("ingest", "DELETE", "/v1/users/ada", {}, KeyScope.ADMIN),
 ]
-
-
 OPEN = ("/healthz", "/readyz", "/metrics", "/openapi.json")
 
 

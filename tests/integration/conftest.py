@@ -13,9 +13,14 @@ from tests.support.http import Services, services
 
 
 @pytest.fixture
-def keys(settings: Settings) -> Iterator[Keys]:
-    with Database(settings) as database:
-        yield Keys(database)
+def keys(database: Database) -> Keys:
+    return Keys(database)
+
+
+@pytest.fixture
+def database(settings: Settings) -> Iterator[Database]:
+    with Database(settings) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from calmem.keys import Keys
 from calmem.settings import Settings
 from calmem.storage.pool import Database
 from tests.support.http import Services, services
+from tests.support.tiny_model import write_tiny_model
 
 
 @pytest.fixture
@@ -27,3 +29,9 @@ def database(settings: Settings) -> Iterator[Database]:
 def calmem(settings: Settings) -> Iterator[Services]:
     with services(settings) as opened:
         yield opened
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> str:
+    """The directory of a model of 128 dimensions."""
+    return str(write_tiny_model(tmp_path / "tiny", 128, seed=7))

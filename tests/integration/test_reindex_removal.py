@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -17,22 +16,10 @@ from calmem.storage import tasks
 from calmem.storage.pool import Database
 from calmem_workers import reindex
 from tests.support.processes import eventually
-from tests.support.reindexing import chunks, state, steer, vectors, work
-from tests.support.tiny_model import write_tiny_model
+from tests.support.reindexing import PARROT, chunks, notes, record, state, steer, vectors, work
 
 NEW = 2
 TOKEN = uuid4()
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> str:
-    """The directory of a model of 128 dimensions."""
-    return str(write_tiny_model(tmp_path / "tiny", 128, seed=7))
-
-
-def record(settings: Settings, *lines: str) -> None:
-    with Memory(settings=settings) as memory:
-        memory.record_many([{"user_id": "ada", "session_id": "s1", "role": "user", "content": line} for line in lines])
 
 
 def being_built(settings: Settings, directory: str) -> list[Claim]:
@@ -71,7 +58,7 @@ def writes(settings: Settings, claims: list[Claim]) -> None:
 
 def deletes(settings: Settings, _claims: list[Claim]) -> None:
     with Memory(settings=settings) as memory:
-        memory.delete_session("ada", "s1")
+        memory.delete_session("ada", "ada-1")
 
 
 @pytest.mark.parametrize("beside", [writes, deletes])
@@ -129,3 +116,30 @@ def test_until_its_tasks_are_removed_nobody_sees_them_or_writes_for_them(setting
             assert tasks.finish(conn, token=TOKEN, index_no=NEW, results=[(claim, []) for claim in claims]) == 0
             assert conn.execute("SELECT count(*) FROM index_tasks").fetchone() == (0,)
     assert (chunks(settings), vectors(settings)) == ({1: 2}, {(1, 384): 2})
+
+
+def test_cancel_removes_the_new_index_and_touches_nothing_else(
+    settings: Settings, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reindex, "_STEP_ROWS", 2)
+    for user in ("ada", "bob"):
+        record(settings, *notes(5), user=user)
+    work(settings)
+    with psycopg.connect(settings.database_url) as conn:
+        before = conn.execute("SELECT user_id, vectors_removed FROM users ORDER BY 1").fetchall()
+    steer(settings, lambda r: r.start(model_path=tiny, switches=False))
+    work(settings)
+    assert vectors(settings) == {(1, 384): 10, (2, 128): 10}
+    steer(settings, lambda r: r.pause())
+    steer(settings, lambda r: r.cancel())
+    assert [one.index.state for one in state(settings)[1]] == [IndexState.RETIRED]
+    record(settings, PARROT)
+    work(settings)
+    assert state(settings)[1] == []
+    assert (chunks(settings), vectors(settings)) == ({1: 11}, {(1, 384): 11})
+    with psycopg.connect(settings.database_url) as conn:
+        assert conn.execute("SELECT index_no, vectors FROM index_sizes ORDER BY 2").fetchall() == [(1, 5), (1, 6)]
+        assert conn.execute("SELECT user_id, vectors_removed FROM users ORDER BY 1").fetchall() == before
+    again = steer(settings, lambda r: r.start(model_path=tiny))
+    work(settings)
+    assert state(settings)[0].index_no == again.index.index_no == 3

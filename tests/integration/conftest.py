@@ -10,6 +10,7 @@ import pytest
 from calmem.keys import Keys
 from calmem.settings import Settings
 from calmem.storage.pool import Database
+from tests.support.cli import Run, runner
 from tests.support.http import Services, services
 from tests.support.tiny_model import write_tiny_model
 
@@ -29,6 +30,12 @@ def database(settings: Settings) -> Iterator[Database]:
 def calmem(settings: Settings) -> Iterator[Services]:
     with services(settings) as opened:
         yield opened
+
+
+@pytest.fixture
+def run(settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `calmem …` on the test's servers, in this process, as the console script does."""
+    return runner(settings, monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from calmem.cache import VectorCache
 from calmem.keys import Keys
 from calmem.settings import Settings
 from calmem.storage.pool import Database
@@ -24,6 +25,13 @@ def keys(database: Database) -> Keys:
 def database(settings: Settings) -> Iterator[Database]:
     with Database(settings) as opened:
         yield opened
+
+
+@pytest.fixture
+def cache(database: Database) -> Iterator[VectorCache]:
+    opened = VectorCache(database, megabytes=64)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

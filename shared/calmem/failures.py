@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from calmem import text
-from calmem.errors import InvalidInput, NotFound
+from datetime import timedelta
+
+from calmem import paging, text
+from calmem.errors import NotFound
 from calmem.model import FailedMessage
 from calmem.queueing import WakeUps
 from calmem.storage import tasks
@@ -17,13 +19,19 @@ class Failures:
         self._database = database
         self._wake_ups = wake_ups
 
-    def page(self, page: int, *, limit: int, user_id: str | None = None) -> tuple[list[FailedMessage], bool]:
-        """Page number `page` (from 1), the oldest failure first, and whether there is another; of one user or all."""
-        if page < 1:
-            raise InvalidInput("page", "must be a whole number of 1 or more")
+    def page(
+        self, *, cursor: str | None = None, limit: int, user_id: str | None = None
+    ) -> tuple[list[FailedMessage], str | None]:
+        """One page, the oldest failure first, of one user or all, and the cursor of the next page or None."""
+        (failed_us, message_no, index_no), limit = paging.check_key(cursor, limit, parts=3)
+        try:
+            after = (tasks.EPOCH + timedelta(microseconds=failed_us), message_no, index_no)
+        except OverflowError as exc:
+            raise paging.foreign_cursor() from exc
         with self._database.connection() as conn:
-            rows = tasks.list_failed(conn, limit=limit + 1, skip=(page - 1) * limit, user_id=user_id)
-        return rows[:limit], len(rows) > limit
+            rows = tasks.list_failed(conn, limit=limit + 1, after=after, user_id=user_id)
+        shown, following = paging.cut(rows, limit, _place)
+        return [failed for _, failed in shown], following
 
     def retry(self, message_id: str | None = None, *, user_id: str | None = None) -> int:
         """Give one message, or all (of one user), new attempts, and wake a worker; how many.
@@ -39,3 +47,8 @@ class Failures:
         for lane in lanes:
             self._wake_ups.push(lane)
         return count
+
+
+def _place(row: tuple[int, FailedMessage]) -> tuple[int, int, int]:
+    message_no, failed = row
+    return (failed.failed_at - tasks.EPOCH) // timedelta(microseconds=1), message_no, failed.index_no

@@ -49,7 +49,11 @@ RECALL_SECONDS = Histogram(
 RECALL_TIERS = Counter("calmem_recall_tier_total", "Recalls by tier", ["tier"])
 RECALL_DEGRADED = Counter("calmem_recall_degraded_total", "Recalls that skipped something")
 PENDING = Gauge("calmem_pending_messages", "Messages waiting for their vectors", ["lane"])
-OLDEST_PENDING = Gauge("calmem_oldest_pending_seconds", "Age of the oldest message that waits for its vectors")
+OLDEST_PENDING = Gauge(
+    "calmem_oldest_pending_seconds",
+    "Age of the oldest message that waits for its vectors, by lane: live, backfill (imports)",
+    ["lane"],
+)
 LEASED = Gauge("calmem_leased_messages", "Pending messages that a worker is at")
 FAILED = Gauge("calmem_failed_messages", "Messages set aside after their last attempt")
 CHUNKS = Gauge("calmem_chunks", "Chunks in the index (the planner's estimate)")

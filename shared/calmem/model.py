@@ -342,17 +342,26 @@ class FailedMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueState:
-    """What is waiting. `oldest_seconds` is the age of the oldest pending message, 0.0 if none.
+    """What is waiting. `age_by_lane` has the age in seconds of the oldest pending message, 0.0 if none.
 
-    Both count what recall waits for; what waits in an index beside the active one is `pending_by_lane` of the lane
-    reindex.
+    `pending` and the ages (of the lanes live and backfill) count what recall waits for; what waits in an index beside the
+    active one is `pending_by_lane` of the lane reindex.
     """
 
     pending: int
     pending_by_lane: Mapping[Lane, int]
     leased: int
     failed: int
-    oldest_seconds: float
+    age_by_lane: Mapping[Lane, float]
+
+    @property
+    def oldest_seconds(self) -> float:
+        return max(self.age_by_lane.values())
+
+    @property
+    def live_seconds(self) -> float:
+        """The age that health goes by: an import may well wait for hours."""
+        return self.age_by_lane[Lane.LIVE]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,7 @@ class Settings:
     max_attempts: int = _setting(5, "attempts before a message is set aside")
     sweep_seconds: float = _setting(5.0, "pause between two rounds of the sweeper")
     degraded_after_seconds: float = _setting(
-        120.0, "age of the oldest pending message at which /readyz reports degraded"
+        120.0, "age of the oldest pending live message at which /readyz reports degraded"
     )
     recall_deadline_ms: int = _setting(300, "time a recall may take; it answers with what it has")
     min_cosine: float = _setting(0.4, "least cosine of a hit found by meaning alone")

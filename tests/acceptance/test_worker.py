@@ -22,46 +22,9 @@ from calmem_services.local.postgres import EmbeddedPostgres
 from calmem_services.local.redis import EmbeddedRedis
 from tests.support.processes import Process, eventually, running
 from tests.support.reindexing import steer
+from tests.support.workers import READY, count, indexed_exactly_once, record, rows, say
 
-READY = "worker_ready"
 DERIVED = ("index_tasks", "chunks", "vectors")
-
-
-def record(memory: Memory, count: int, *, user: str = "ada", lane: Lane = Lane.LIVE, words: int = 8) -> list[str]:
-    batch = [
-        {
-            "user_id": user,
-            "session_id": f"{user}-1",
-            "role": "user",
-            "content": f"Turn {number}: " + "the garden gate is green today " * (words // 6),
-        }
-        for number in range(count)
-    ]
-    return [recorded.message_id for recorded in memory.record_many(batch, lane=lane)]
-
-
-def say(memory: Memory, content: str, *, user: str = "ada") -> str:
-    return memory.record(user_id=user, session_id=f"{user}-1", role="user", content=content).message_id
-
-
-def rows(settings: Settings, sql: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(settings.database_url) as conn:
-        return conn.execute(sql.encode()).fetchall()
-
-
-def count(settings: Settings, source: str) -> int:
-    return int(str(rows(settings, f"SELECT count(*) FROM {source}")[0][0]))
-
-
-def indexed_exactly_once(settings: Settings, messages: int) -> bool:
-    """No task left, and every message has one set of chunks, each chunk one vector."""
-    if count(settings, "index_tasks") > 0:
-        return False
-    assert count(settings, "messages") == messages
-    assert count(settings, "(SELECT DISTINCT message_no FROM chunks) AS m") == messages
-    assert count(settings, "(SELECT DISTINCT message_no, start_char FROM chunks) AS c") == count(settings, "chunks")
-    assert count(settings, "vectors") == count(settings, "chunks")
-    return True
 
 
 @contextmanager
@@ -329,42 +292,6 @@ def everything_said_by(settings: Settings, user: str) -> int:
     )
     named = " UNION ".join(f"SELECT user_no, message_no FROM {table}" for (table,) in tables)
     return count(settings, f"({named}) AS n JOIN users USING (user_no) WHERE user_id = '{user}'")
-
-
-def test_a_bulk_import_does_not_hold_up_live_messages(memory: Memory, settings: Settings, tmp_path: Path) -> None:
-    record(memory, 600, user="importer", lane=Lane.BACKFILL, words=60)
-    with running(["worker"], settings, tmp_path / "worker.log", ready=READY):
-        eventually(lambda: count(settings, "vectors") > 0, "the import has begun")
-        live = say(memory, "A live message in the middle of it.", user="bob")
-        eventually(lambda: is_indexed(settings, live), "the live message is indexed")
-        assert count(settings, "index_tasks WHERE lane = 'backfill'") > 0, "the import was already over"
-
-
-def test_one_users_import_does_not_starve_another_users(memory: Memory, settings: Settings, tmp_path: Path) -> None:
-    record(memory, 600, user="importer", lane=Lane.BACKFILL, words=60)
-    record(memory, 5, user="late", lane=Lane.BACKFILL)
-    with running(["worker"], settings, tmp_path / "worker.log", ready=READY):
-        late = "index_tasks JOIN users USING (user_no) WHERE user_id = 'late'"
-        eventually(lambda: count(settings, late) == 0, "the small import is done")
-        assert count(settings, "index_tasks") > 0, "the large import was already over"
-
-
-def is_indexed(settings: Settings, message_id: str) -> bool:
-    return (
-        count(settings, f"index_tasks JOIN messages USING (user_no, message_no) WHERE message_id = '{message_id}'") == 0
-    )
-
-
-def test_two_workers_share_the_work(memory: Memory, settings: Settings, tmp_path: Path) -> None:
-    record(memory, 400, words=60)
-    with (
-        running(["worker"], settings, tmp_path / "one.log", ready=READY) as one,
-        running(["worker"], settings, tmp_path / "two.log", ready=READY) as two,
-    ):
-        eventually(lambda: indexed_exactly_once(settings, 400), "all 400 indexed")
-        record(memory, 400, user="bob", words=60)
-        eventually(lambda: indexed_exactly_once(settings, 800), "all 800 indexed")
-        assert all("messages_indexed" in worker.text() for worker in (one, two))
 
 
 def test_a_missing_model_is_one_clear_error_before_any_job(memory: Memory, settings: Settings, tmp_path: Path) -> None:

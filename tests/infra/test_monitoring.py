@@ -20,7 +20,7 @@ from tests.infra.tools import run
 DIRECTORY = INFRA / "monitoring"
 # Prometheus's own series, and the labels it adds.
 OWN_SERIES, OWN_LABELS = {"up", "ALERTS"}, {"job", "instance", "le", "alertname", "alertstate"}
-WORDS = {"sum", "max", "min", "by", "rate", "increase", "histogram_quantile", "absent", "and", "on"}
+WORDS = {"sum", "max", "min", "by", "rate", "increase", "min_over_time", "histogram_quantile", "absent", "and", "on"}
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -105,6 +105,7 @@ def test_alerts_compare_with_the_defaults() -> None:
     bounds = {rule["alert"]: float(rule["expr"].rpartition(">")[2]) for rule in alerts() if ">" in rule["expr"]}
     assert bounds["CalmemIndexingLate"] == Settings().degraded_after_seconds
     assert bounds["CalmemRecallSlow"] == Settings().recall_deadline_ms / 1_000
+    assert bounds["CalmemRequestsWaiting"] == Settings().max_concurrent_requests
     # Else the quantile is a guess between two neighbours.
     assert bounds["CalmemRecallSlow"] in metrics.RECALL_SECONDS._upper_bounds
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from calmem.memory import Memory
+from calmem.model import Lane
 from calmem.settings import Settings
 from calmem_services.ingest.app import create_app as create_ingest
 from calmem_services.local.redis import EmbeddedRedis
@@ -54,7 +56,28 @@ def test_degraded_names_the_age_of_the_oldest_pending_message(settings: Settings
             body = answer.json()
             assert body["status"] == "degraded"
             assert body["pending"] == 50
-            assert 600 <= body["oldest_pending_seconds"] < 700
+            assert 600 <= body["oldest_pending_seconds"] == body["oldest_live_seconds"] < 700
+            assert str(body["oldest_live_seconds"]) in body["checks"]["indexing"]
+
+
+def test_an_import_that_waits_is_no_reason_to_be_degraded(settings: Settings) -> None:
+    with services(settings) as calmem:
+        calmem.record()
+        with Memory(settings=settings) as memory:
+            memory.record_many([{**MESSAGE, "session_id": "imported"}] * 5, lane=Lane.BACKFILL)
+        with psycopg.connect(settings.database_url) as conn:
+            conn.execute("UPDATE index_tasks SET created_at = created_at - interval '1 hour' WHERE lane = 'backfill'")
+
+        until_ready(calmem.ingest, calmem.retrieval)
+        for one in (calmem.ingest, calmem.retrieval):
+            body = one.get("/readyz").json()
+            assert (body["status"], body["checks"]["indexing"], body["pending"]) == ("ready", "ok", 6)
+            assert body["oldest_live_seconds"] < 600 < 3_600 <= body["oldest_pending_seconds"]
+            ages = dict(
+                line.rsplit(" ", 1) for line in one.get("/metrics").text.splitlines() if "oldest_pending" in line
+            )
+            assert float(ages['calmem_oldest_pending_seconds{lane="live"}']) < 600
+            assert 3_600 <= float(ages['calmem_oldest_pending_seconds{lane="backfill"}']) < 4_000
 
 
 def test_without_its_database_a_service_is_alive_and_not_ready(away: Settings) -> None:

@@ -221,7 +221,7 @@ def test_metrics_count_what_happened(calmem: Services) -> None:
     for name in (
         'calmem_messages_recorded_total{lane="live"}',
         'calmem_pending_messages{lane="live"} 1.0',
-        "calmem_oldest_pending_seconds",
+        'calmem_oldest_pending_seconds{lane="live"}',
         "calmem_failed_messages 0.0",
         "calmem_chunks",
         'calmem_recall_seconds_bucket{le="0.3",stage="total"}',

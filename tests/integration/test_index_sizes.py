@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,12 +16,6 @@ from tests.support.vectors import Told, units
 
 _COUNTED = "SELECT user_no, index_no, count(*) FROM vectors GROUP BY user_no, index_no"
 _KEPT = "SELECT user_no, index_no, vectors FROM index_sizes WHERE vectors <> 0"
-
-
-@pytest.fixture
-def database(settings: Settings) -> Iterator[Database]:
-    with Database(settings) as opened:
-        yield opened
 
 
 def sizes(settings: Settings, sql: str) -> set[tuple[int, int, int]]:

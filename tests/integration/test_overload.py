@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -30,6 +31,10 @@ RECALL = {"user_id": "ada", "session_id": "s2", "query": "boiler", "current_toke
 def figure(http: httpx.Client, name: str) -> float:
     lines = [line for line in http.get("/metrics").text.splitlines() if line.startswith(f"{name} ")]
     return float(lines[0].split()[1]) if lines else 0.0
+
+
+def waits(http: httpx.Client, count: int) -> Callable[[], bool]:
+    return lambda: figure(http, "calmem_requests_waiting") == count
 
 
 def held(settings: Settings, table: str = "sessions") -> psycopg.Connection[Any]:
@@ -120,6 +125,58 @@ def test_a_recall_that_waited_past_its_deadline_is_answered_with_the_facts(setti
 
 
 HISTORY = {"user_id": "ada", "session_id": "s2", "key": "heating"}
+
+
+def test_the_newest_recall_goes_before_those_that_are_too_late(settings: Settings) -> None:
+    with Memory(settings=settings) as memory:
+        memory.record(**MESSAGE)
+        memory.remember_fact(user_id="ada", session_id="s2", key="heating", value="gas")
+    limited = replace(settings, max_concurrent_requests=1, recall_deadline_ms=3_000)
+    answered: list[tuple[str, dict[str, Any]]] = []
+    with client(create_retrieval(limited)) as retrieval, ThreadPoolExecutor(9) as threads:
+        until_ready(retrieval)
+
+        def recall(name: str) -> None:
+            answer = retrieval.post("/v1/recall", json=RECALL)
+            answered.append((name, answer.raise_for_status().json()))
+
+        recall("before")
+        with held(settings, "fact_versions"):
+            first = threads.submit(lambda: retrieval.get("/v1/facts/history", params=HISTORY))
+            eventually(lambda: figure(retrieval, "calmem_requests_at_work") == 1, "the only turn is taken")
+            late = [threads.submit(recall, f"late {number}") for number in range(6)]
+            eventually(waits(retrieval, 6), "six recalls wait")
+            over = time.perf_counter() + 3.0
+            eventually(lambda: time.perf_counter() > over, "their deadline is past")
+            new = threads.submit(recall, "new")
+            eventually(waits(retrieval, 7), "the new one waits too")
+        assert first.result().status_code == 200
+        for one in (new, *late):
+            one.result()
+    (_, before), (name, whole), *others = answered
+    assert name == "new"
+    assert whole["degraded"] is None
+    assert whole["block"] == before["block"], "waiting took nothing from it"
+    assert len(others) == 6, "nobody is left without an answer"
+    for _, answer in others:
+        assert "past the deadline" in answer["degraded"]
+        assert "gas" in answer["block"]
+
+
+def test_recordings_are_served_in_the_order_in_which_they_came(settings: Settings) -> None:
+    limited = replace(settings, max_concurrent_requests=1, max_waiting_requests=10)
+    with client(create_ingest(limited)) as ingest, ThreadPoolExecutor(9) as threads:
+        acknowledged = []
+        with held(settings):
+            for number in range(8):
+                message = {**MESSAGE, "content": f"turn {number}"}
+                acknowledged.append(threads.submit(ingest.post, "/v1/messages", json=message))
+                if number == 0:
+                    eventually(lambda: figure(ingest, "calmem_requests_at_work") == 1, "the only turn is taken")
+                else:
+                    eventually(waits(ingest, number), "it waits")
+        assert [answer.result().json()["seq"] for answer in acknowledged] == [*range(1, 9)]
+        assert rows(settings)["messages"] == 8
 
 
 def test_no_turn_at_all_is_refused_when_the_service_starts(settings: Settings) -> None:

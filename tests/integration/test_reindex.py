@@ -14,50 +14,17 @@ from calmem import embedding
 from calmem.embedding import Embedder, use_adapter
 from calmem.errors import Conflict, InvalidInput, ModelUnavailable
 from calmem.memory import Memory
-from calmem.model import IndexState, Lane, Receipt, SearchIndex
+from calmem.model import IndexState, Receipt, SearchIndex
 from calmem.settings import Settings
-from calmem.storage import indexes, search, tasks
+from calmem.storage import indexes, search
 from calmem.storage.pool import Database
 from calmem_workers import reindex
 from tests.support.processes import eventually
-from tests.support.reindexing import chunks, state, steer, vectors, work
+from tests.support.reindexing import PARROT, best, chunks, notes, record, state, steer, vectors, work
 from tests.support.tiny_model import write_tiny_model
 
 KITTENS = "My daughter adores felines and has two kittens."
 QUESTION = "Which pets does the girl like? cats?"  # shares no word with the answer: only a vector finds it
-PARROT = "He feeds the parrot and the hamster every evening."
-
-
-def record(settings: Settings, *lines: str, user: str = "ada") -> list[str]:
-    with Memory(settings=settings) as memory:
-        batch = [{"user_id": user, "session_id": f"{user}-1", "role": "user", "content": line} for line in lines]
-        return [recorded.message_id for recorded in memory.record_many(batch)]
-
-
-def notes(count: int) -> list[str]:
-    return [f"Note {number} about the garden gate and its paint." for number in range(count)]
-
-
-def best(settings: Settings, query: str, arm: str) -> list[str]:
-    """The best item by one arm of the search alone; nothing was skipped."""
-    with Memory(settings=settings) as memory:
-        found = memory.recall(
-            user_id="ada",
-            session_id="now",
-            query=query,
-            current_tokens=0,
-            context_window_capacity=8_000,
-            arms=(arm,),
-            k=1,
-        )
-    assert found.degraded is None
-    return [item.text for item in found.items]
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> str:
-    """The directory of a model of 128 dimensions."""
-    return str(write_tiny_model(tmp_path / "tiny", 128, seed=7))
 
 
 def test_recall_is_right_and_live_messages_are_found_before_while_and_after(settings: Settings) -> None:
@@ -178,87 +145,6 @@ def test_pause_resume_switch_rollback_finish(settings: Settings, tiny: str) -> N
         steer(settings, lambda r: r.rollback())
 
 
-def test_cancel_removes_the_new_index_and_touches_nothing_else(
-    settings: Settings, tiny: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reindex, "_STEP_CHUNKS", 2)
-    for user in ("ada", "bob"):
-        record(settings, *notes(5), user=user)
-    work(settings)
-    with psycopg.connect(settings.database_url) as conn:
-        before = conn.execute("SELECT user_id, vectors_removed FROM users ORDER BY 1").fetchall()
-    steer(settings, lambda r: r.start(model_path=tiny, switches=False))
-    work(settings)
-    assert vectors(settings) == {(1, 384): 10, (2, 128): 10}
-    steer(settings, lambda r: r.pause())
-    steer(settings, lambda r: r.cancel())
-    assert [one.index.state for one in state(settings)[1]] == [IndexState.RETIRED]
-    record(settings, PARROT)
-    work(settings)
-    assert state(settings)[1] == []
-    assert (chunks(settings), vectors(settings)) == ({1: 11}, {(1, 384): 11})
-    with psycopg.connect(settings.database_url) as conn:
-        assert conn.execute("SELECT index_no, vectors FROM index_sizes ORDER BY 2").fetchall() == [(1, 5), (1, 6)]
-        assert conn.execute("SELECT user_id, vectors_removed FROM users ORDER BY 1").fetchall() == before
-    again = steer(settings, lambda r: r.start(model_path=tiny))
-    work(settings)
-    assert state(settings)[0].index_no == again.index.index_no == 3
-
-
-def test_a_message_that_fails_in_the_new_index_blocks_nothing(settings: Settings, tiny: str) -> None:
-    once = replace(settings, max_attempts=1)
-    record(once, *notes(5), "A POISON that only one model cannot bear.")
-    work(once)
-
-    def look(index: SearchIndex, texts: Sequence[str]) -> None:
-        if index.dimension == 128 and any("POISON" in text for text in texts):
-            raise ValueError("the runtime met a text that it cannot embed")
-
-    steer(once, lambda r: r.start(model_path=tiny))
-    work(once, look)
-    assert state(once)[0].index_no == 2
-    assert vectors(once) == {(1, 384): 6, (2, 128): 5}
-    with Database(once) as database, database.connection() as conn:
-        assert [(failed.index_no, failed.attempts) for failed in tasks.list_failed(conn, limit=9)] == [(2, 1)]
-        assert tasks.queue_state(conn).pending == 0
-    assert best(once, "poison bear", "words") == ["A POISON that only one model cannot bear."]
-
-
-def test_recall_does_not_go_over_by_itself_to_an_index_without_vectors(settings: Settings, tiny: str) -> None:
-    once = replace(settings, max_attempts=1)
-    record(once, *notes(5))
-    work(once)
-    steer(once, lambda r: r.start(model_path=tiny))
-
-    def look(index: SearchIndex, _texts: Sequence[str]) -> None:
-        if index.dimension == 128:
-            raise ValueError("no text at all")
-
-    work(once, look)
-    active, (new,) = state(once)
-    assert (active.index_no, new.complete, new.failed, new.done) == (1, True, 5, 5)
-    assert new.problem is not None
-    assert "calmem failed retry" in new.problem
-    with Database(once) as database, database.connection() as conn:
-        tasks.retry_failed(conn, message_id=None)
-    work(settings)
-    assert state(once)[0].index_no == 2
-
-
-def test_a_message_that_failed_in_both_indexes_is_one_when_it_is_tried_again(settings: Settings, tiny: str) -> None:
-    once = replace(settings, max_attempts=1)
-    record(once, *notes(2))
-    steer(once, lambda r: r.start(model_path=tiny, switches=False))
-
-    def look(_index: SearchIndex, _texts: Sequence[str]) -> None:
-        raise ValueError("no text at all")
-
-    work(once, look)
-    with Database(once) as database, database.connection() as conn:
-        assert sorted(failed.index_no for failed in tasks.list_failed(conn, limit=9)) == [1, 1, 2, 2]
-        assert tasks.retry_failed(conn, message_id=None) == (2, {Lane.LIVE, Lane.REINDEX})
-
-
 def test_deleting_reaches_both_indexes(settings: Settings, tiny: str) -> None:
     record(settings, *notes(4))
     (gone,) = record(settings, PARROT)
@@ -337,23 +223,6 @@ def test_what_cannot_be_started_says_why(settings: Settings, tiny: str, tmp_path
     steer(settings, lambda r: r.start(model_path=tiny))
     with pytest.raises(Conflict, match="under way"):
         steer(settings, lambda r: r.start(chunk_chars=500, overlap_chars=100))
-
-
-def test_a_worker_without_the_new_model_goes_on_with_the_active_index(
-    settings: Settings, tiny: str, tmp_path: Path
-) -> None:
-    steer(settings, lambda r: r.start(model_path=tiny))
-    (tmp_path / "tiny").rename(tmp_path / "elsewhere")
-    record(settings, PARROT)
-    assert work(settings) == 1
-    active, (new,) = state(settings)
-    assert (active.index_no, new.problem is not None) == (1, True)
-    assert best(settings, PARROT, "dense") == [PARROT]
-    (tmp_path / "elsewhere").rename(tmp_path / "tiny")
-    assert work(settings) == 1
-    assert state(settings)[0].index_no == 2
-    with Database(settings) as database, database.connection() as conn:
-        assert tasks.list_failed(conn, limit=9) == []
 
 
 def test_the_new_model_is_loaded_beside_recall_before_recall_goes_over(

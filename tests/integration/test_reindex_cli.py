@@ -9,15 +9,10 @@ from prometheus_client import generate_latest
 
 from calmem.memory import Memory
 from calmem.settings import Settings
-from tests.support.cli import Run, runner
+from tests.support.cli import Run
 from tests.support.http import Services
 from tests.support.processes import running
 from tests.support.reindexing import work
-
-
-@pytest.fixture
-def run(settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return runner(settings, monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID, uuid4
 
@@ -13,64 +13,10 @@ import pytest
 from calmem.memory import Memory
 from calmem.model import Claim, Lane, NewChunk, Span
 from calmem.settings import Settings
-from calmem.storage import indexes, tasks
-from calmem.storage.pool import Connection, Database
+from calmem.storage import tasks
+from calmem.storage.pool import Database
 from tests.support.processes import eventually
-
-LEASE = 60.0
-MOST = 5
-
-
-@pytest.fixture
-def database(settings: Settings) -> Iterator[Database]:
-    with Database(settings) as opened:
-        yield opened
-
-
-def record(memory: Memory, count: int, *, user: str = "ada", lane: Lane = Lane.LIVE, text: str = "Turn") -> list[str]:
-    """`count` messages of the user in one session; their ids."""
-    batch = [
-        {"user_id": user, "session_id": f"{user}-1", "role": "user", "content": f"{text} number {n}."}
-        for n in range(count)
-    ]
-    return [recorded.message_id for recorded in memory.record_many(batch, lane=lane)]
-
-
-def index_no(conn: Connection) -> int:
-    return indexes.active_index(conn).index_no
-
-
-def fresh(
-    database: Database,
-    *,
-    limit: int = 64,
-    lease: float = LEASE,
-    token: UUID | None = None,
-    lane: Lane = Lane.LIVE,
-    from_user: int = 0,
-) -> list[Claim]:
-    with database.connection() as conn:
-        return tasks.claim_fresh(
-            conn,
-            lane=lane,
-            index_no=index_no(conn),
-            limit=limit,
-            lease_seconds=lease,
-            token=token or uuid4(),
-            from_user=from_user,
-        )
-
-
-def suspect(database: Database, *, lease: float = LEASE, token: UUID | None = None, most: int = MOST) -> list[Claim]:
-    with database.connection() as conn:
-        return tasks.claim_suspect(
-            conn,
-            lane=Lane.LIVE,
-            index_no=index_no(conn),
-            lease_seconds=lease,
-            token=token or uuid4(),
-            max_attempts=most,
-        )
+from tests.support.tasks import LEASE, execute, fail, fresh, index_no, record, suspect
 
 
 def finish(database: Database, token: UUID, results: Sequence[tuple[Claim, Sequence[NewChunk]]]) -> int:
@@ -81,22 +27,6 @@ def finish(database: Database, token: UUID, results: Sequence[tuple[Claim, Seque
 def whole(claim: Claim) -> list[NewChunk]:
     """The message as one chunk, with the span that `record` gave it and some vector."""
     return [NewChunk(span=Span(start=0, end=claim.size), tokens=[7], vector=np.full(4, 0.5, dtype=np.float32))]
-
-
-def fail(database: Database, token: UUID, claim: Claim) -> bool:
-    with database.connection() as conn:
-        return tasks.fail(conn, token=token, claim=claim, error="ValueError: no", max_attempts=MOST)
-
-
-def due_now(settings: Settings) -> None:
-    """Let the pause after a failure pass."""
-    execute(settings, "UPDATE index_tasks SET not_before = now()")
-
-
-def execute(settings: Settings, sql: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(settings.database_url) as conn:
-        cursor = conn.execute(sql.encode())
-        return cursor.fetchall() if cursor.description else []
 
 
 def count(settings: Settings, table: str) -> int:
@@ -321,84 +251,6 @@ def test_renewing_never_waits_for_a_deletion(memory: Memory, database: Database,
     assert execute(settings, "SELECT lease_until > now() FROM index_tasks") == [(True,)]
 
 
-def test_a_failure_comes_back_later_and_is_set_aside_at_last(
-    memory: Memory, database: Database, settings: Settings
-) -> None:
-    (message_id,) = record(memory, 1)
-    token = uuid4()
-    (claim,) = fresh(database, token=token)
-    assert fail(database, token, claim) is False
-    assert suspect(database) == [], "claimed before its pause was over"
-    assert execute(settings, "SELECT not_before - now() BETWEEN '1 s' AND '2 s' FROM index_tasks") == [(True,)]
-    for attempt in range(2, MOST + 1):
-        due_now(settings)
-        token = uuid4()
-        (claim,) = suspect(database, token=token)
-        assert claim.attempts == attempt
-        assert fail(database, token, claim) is (attempt == MOST)
-
-    due_now(settings)
-    assert suspect(database) == []
-    with database.connection() as conn:
-        (failed,) = tasks.list_failed(conn, limit=10)
-        state = tasks.queue_state(conn)
-    assert (failed.message_id, failed.user_id, failed.session_id) == (message_id, "ada", "ada-1")
-    assert (failed.attempts, failed.error) == (MOST, "ValueError: no")
-    assert (state.pending, state.failed, state.oldest_seconds) == (0, 1, 0.0)
-
-
-def set_aside(database: Database) -> int:
-    with database.connection() as conn:
-        return tasks.set_aside_dead(conn, max_attempts=MOST)
-
-
-def test_what_killed_its_worker_each_time_is_set_aside(memory: Memory, database: Database, settings: Settings) -> None:
-    record(memory, 2)
-    fresh(database, lease=0.0)
-    execute(
-        settings,
-        f"UPDATE index_tasks SET attempts = {MOST - 1} WHERE message_no = (SELECT min(message_no) FROM messages)",
-    )
-    assert set_aside(database) == 0
-    execute(settings, f"UPDATE index_tasks SET attempts = {MOST} WHERE attempts = {MOST - 1}")
-
-    assert suspect(database) != []
-    assert set_aside(database) == 1
-    assert set_aside(database) == 0
-    with database.connection() as conn:
-        (failed,) = tasks.list_failed(conn, limit=10)
-    assert "worker died" in failed.error
-
-
-def test_a_living_lease_is_not_set_aside(memory: Memory, database: Database, settings: Settings) -> None:
-    record(memory, 1)
-    fresh(database)
-    execute(settings, f"UPDATE index_tasks SET attempts = {MOST}")
-
-    assert set_aside(database) == 0
-
-
-def test_retry_gives_the_attempts_back(memory: Memory, database: Database, settings: Settings) -> None:
-    ids = record(memory, 3)
-    record(memory, 1, user="bob")
-    fresh(database, lease=0.0)
-    execute(
-        settings,
-        f"UPDATE index_tasks SET attempts = {MOST} WHERE user_no = (SELECT user_no FROM users WHERE user_id = 'ada')",
-    )
-    set_aside(database)
-
-    with database.connection() as conn:
-        assert tasks.retry_failed(conn, message_id="unknown") == (0, set())
-        assert tasks.retry_failed(conn, message_id=ids[1]) == (1, {Lane.LIVE})
-        assert len(tasks.list_failed(conn, limit=10)) == 2
-        assert tasks.retry_failed(conn, message_id=None) == (2, {Lane.LIVE})
-        assert tasks.list_failed(conn, limit=10) == []
-        assert tasks.queue_state(conn).pending == 4
-    claims = [claim for _ in range(4) for claim in suspect(database)]
-    assert [claim.attempts for claim in claims] == [2, 2, 2, 2]
-
-
 def test_the_queue_state_counts_by_lane_and_by_age(memory: Memory, database: Database, settings: Settings) -> None:
     with database.connection() as conn:
         empty = tasks.queue_state(conn)
@@ -413,4 +265,5 @@ def test_the_queue_state_counts_by_lane_and_by_age(memory: Memory, database: Dat
     assert (empty.pending, empty.leased, empty.failed, empty.oldest_seconds) == (0, 0, 0, 0.0)
     assert (state.pending, state.leased, state.failed) == (5, 1, 0)
     assert state.pending_by_lane == {Lane.LIVE: 3, Lane.BACKFILL: 2, Lane.REINDEX: 0}
-    assert 600 <= state.oldest_seconds < 660
+    assert 600 <= state.oldest_seconds == state.age_by_lane[Lane.BACKFILL] < 660
+    assert 0 < state.live_seconds == state.age_by_lane[Lane.LIVE] < 600

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,3 +48,12 @@ def runner(settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         return Answer(int(code or 0), printed.out, printed.err)
 
     return run
+
+
+def line(**fields: Any) -> str:
+    return json.dumps({"user_id": "ada", "session_id": "s1", "role": "user", "content": "hello", **fields})
+
+
+def history(path: Path, lines: Sequence[str]) -> str:
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return str(path)

@@ -13,7 +13,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import CallToolResult, TextContent
 
+from calmem.keys import Keys
 from calmem.settings import Settings
+from calmem.storage.pool import Database
 from calmem_services.local.stack import environment
 
 T = TypeVar("T")
@@ -21,6 +23,17 @@ Mode = Literal["legacy", "auto"]
 # The handshake of clients of today, and the one of the protocol of 2026-07.
 MODES: tuple[Mode, ...] = ("legacy", "auto")
 COMMAND = [sys.executable, "-m", "calmem_services.cli.main"]
+NAMES = ["remember_fact", "recall_facts", "forget_fact", "search_memory"]
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
 
 
 @asynccontextmanager
@@ -63,3 +76,8 @@ def answer(result: CallToolResult) -> dict[str, Any]:
 def error(result: CallToolResult) -> str:
     assert result.is_error, result
     return told(result)
+
+
+def make_key(settings: Settings, *scopes: str, user_id: str | None = None) -> str:
+    with Database(settings) as database:
+        return Keys(database).create(name="mcp", scopes=scopes, user_id=user_id).secret

@@ -9,6 +9,7 @@ import psycopg
 from numpy.typing import NDArray
 
 from calmem.embedding import PROBE_TEXT, Embedder
+from calmem.memory import Memory
 from calmem.model import Reindex, SearchIndex
 from calmem.models import Models
 from calmem.queueing import WakeUps
@@ -17,6 +18,7 @@ from calmem.settings import Settings
 from calmem.storage.pool import Database
 from calmem_workers.index import Drainer
 
+PARROT = "He feeds the parrot and the hamster every evening."
 Look = Callable[[SearchIndex, Sequence[str]], None]
 
 
@@ -76,3 +78,29 @@ def chunks(settings: Settings) -> dict[int, int]:
     """How many chunks, by index_no."""
     with psycopg.connect(settings.database_url) as conn:
         return dict(conn.execute("SELECT index_no, count(*) FROM chunks GROUP BY 1").fetchall())
+
+
+def record(settings: Settings, *lines: str, user: str = "ada") -> list[str]:
+    with Memory(settings=settings) as memory:
+        batch = [{"user_id": user, "session_id": f"{user}-1", "role": "user", "content": line} for line in lines]
+        return [recorded.message_id for recorded in memory.record_many(batch)]
+
+
+def notes(count: int) -> list[str]:
+    return [f"Note {number} about the garden gate and its paint." for number in range(count)]
+
+
+def best(settings: Settings, query: str, arm: str) -> list[str]:
+    """The best item by one arm of the search alone; nothing was skipped."""
+    with Memory(settings=settings) as memory:
+        found = memory.recall(
+            user_id="ada",
+            session_id="now",
+            query=query,
+            current_tokens=0,
+            context_window_capacity=8_000,
+            arms=(arm,),
+            k=1,
+        )
+    assert found.degraded is None
+    return [item.text for item in found.items]

@@ -17,10 +17,10 @@ from calmem.storage.pool import Connection
 
 log = structlog.get_logger(__name__)
 
-# One step of the walk; a step of the removal takes as many chunks.
+# One step of the walk; a step of the removal takes so many rows.
 STEP_MESSAGES = 256
 STEP_BYTES = 524_288
-_STEP_CHUNKS = 1_000
+_STEP_ROWS = 1_000
 # Recall does not go over by itself to an index in which more messages failed than that, beyond one.
 MOST_FAILED_SHARE = 0.01
 
@@ -97,6 +97,6 @@ def _remove(conn: Connection, index: SearchIndex) -> bool:
     if user_no is None:
         reindexes.end(conn, index.index_no)
         log.info("index_removed", index_no=index.index_no)
-    elif reindexes.remove_chunks(conn, index.index_no, user_no, limit=_STEP_CHUNKS):
+    elif reindexes.remove_rows(conn, index.index_no, user_no, limit=_STEP_ROWS):
         reindexes.advance(conn, index.index_no, (user_no, 0), by=0)
     return True

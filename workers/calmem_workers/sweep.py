@@ -51,7 +51,13 @@ def sweep(database: Database, wake_ups: WakeUps, settings: Settings) -> QueueSta
             wake_ups.push(lane)
     if dead:
         log.warning("messages_set_aside", count=dead)
-    late = state.oldest_seconds > settings.degraded_after_seconds
+    late = state.live_seconds > settings.degraded_after_seconds
     report = log.warning if late else log.debug
-    report("swept", pending=state.pending, failed=state.failed, oldest_pending_seconds=round(state.oldest_seconds, 1))
+    report(
+        "swept",
+        pending=state.pending,
+        failed=state.failed,
+        oldest_pending_seconds=round(state.oldest_seconds, 1),
+        oldest_live_seconds=round(state.live_seconds, 1),
+    )
     return state

@@ -65,7 +65,7 @@ def stats(as_json: bool) -> None:
     with output.database() as database, database.connection() as conn:
         state = tasks.queue_state(conn)
         counts = counting.counts(conn)
-    late = state.oldest_seconds > chosen.degraded_after_seconds
+    late = state.live_seconds > chosen.degraded_after_seconds
     shown = {
         "status": "degraded" if late else "ok",
         "pending": state.pending,
@@ -75,6 +75,7 @@ def stats(as_json: bool) -> None:
         "leased": state.leased,
         "failed": state.failed,
         "oldest_pending_seconds": round(state.oldest_seconds, 1),
+        "oldest_live_seconds": round(state.live_seconds, 1),
         **counts,
     }
     url = figures_url(chosen)
@@ -107,7 +108,7 @@ def failed(context: click.Context, limit: int, as_json: bool) -> None:
     if context.invoked_subcommand is not None:
         return
     with output.database() as database, database.connection() as conn:
-        rows = tasks.list_failed(conn, limit=limit)
+        rows = [row for _, row in tasks.list_failed(conn, limit=limit)]
     if as_json:
         output.print_json([{**vars(row), "failed_at": row.failed_at.isoformat()} for row in rows])
     elif not rows:

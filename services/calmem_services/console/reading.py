@@ -51,7 +51,7 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
             "overview.html",
             queue=queue,
             lanes={lane.value: queue.pending_by_lane[lane] for lane in Lane},
-            late=queue.oldest_seconds > settings.degraded_after_seconds,
+            late=queue.live_seconds > settings.degraded_after_seconds,
             rows=rows,
             figures=read_figures(source),
             source=source,
@@ -153,10 +153,12 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
         )
 
     @routes.get("/failed")
-    def failed(request: Request, *, visitor: Visitor = asking, page: int = 1, retried: int | None = None) -> Response:
+    def failed(
+        request: Request, *, visitor: Visitor = asking, cursor: Cursor = None, retried: int | None = None
+    ) -> Response:
         visitor.caller.need(KeyScope.RECALL)
-        rows, more = failures.page(page, limit=PAGE, user_id=visitor.only_user)
-        return render(request, visitor, "failed.html", failed=rows, page=page, more=more, retried=retried)
+        page, following = failures.page(cursor=cursor, limit=PAGE, user_id=visitor.only_user)
+        return render(request, visitor, "failed.html", failed=page, following=following, cursor=cursor, retried=retried)
 
     return routes
 

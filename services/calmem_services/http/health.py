@@ -21,11 +21,12 @@ _WAIT_SECONDS = 2.0
 PATHS = ("/healthz", "/readyz", "/metrics")
 _READY_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "required": ["status", "checks", "oldest_pending_seconds", "pending", "failed"],
+    "required": ["status", "checks", "oldest_pending_seconds", "oldest_live_seconds", "pending", "failed"],
     "properties": {
         "status": {"enum": ["ready", "degraded", "unready"]},
         "checks": {"type": "object", "additionalProperties": {"type": "string"}},
         "oldest_pending_seconds": {"type": ["number", "null"]},
+        "oldest_live_seconds": {"type": ["number", "null"], "description": "what degraded goes by"},
         "pending": {"type": ["integer", "null"]},
         "failed": {"type": ["integer", "null"]},
     },
@@ -50,15 +51,17 @@ def router(
         "/readyz", response_class=JSONResponse, responses={200: _json(_READY_SCHEMA), 503: _json(_READY_SCHEMA)}
     )
     def readyz() -> JSONResponse:
-        """200 `ready`; 200 `degraded` when it serves but the oldest pending message is older than the setting
+        """200 `ready`; 200 `degraded` when it serves but the oldest pending live message is older than the setting
         `degraded_after_seconds` (the indexing is stuck, not this process); 503 `unready` when it cannot serve."""
         results: dict[str, str] = {}
         oldest: float | None = None
+        live: float | None = None
         pending = failed = None
         try:
             with database.connection(_WAIT_SECONDS) as conn:
                 state = tasks.queue_state(conn)
-            oldest, pending, failed = round(state.oldest_seconds, 1), state.pending, state.failed
+            oldest, live = round(state.oldest_seconds, 1), round(state.live_seconds, 1)
+            pending, failed = state.pending, state.failed
             results["database"] = "ok"
         except CalmemError as exc:
             results["database"] = str(exc)
@@ -68,15 +71,16 @@ def router(
                 results[name] = "ok"
             except CalmemError as exc:
                 results[name] = str(exc)
-        late = oldest is not None and oldest > settings.degraded_after_seconds
+        late = live is not None and live > settings.degraded_after_seconds
         results["indexing"] = (
-            "unknown" if oldest is None else f"the oldest pending message has waited {oldest} s" if late else "ok"
+            "unknown" if live is None else f"the oldest live message has waited {live} s" if late else "ok"
         )
         fit = all(result == "ok" for name, result in results.items() if name != "indexing")
         body = {
             "status": ("degraded" if serves_without else "unready") if not fit else "degraded" if late else "ready",
             "checks": results,
             "oldest_pending_seconds": oldest,
+            "oldest_live_seconds": live,
             "pending": pending,
             "failed": failed,
         }
@@ -99,11 +103,13 @@ def router(
                 metrics.PENDING.labels(lane.value).set(state.pending_by_lane[lane])
             metrics.LEASED.set(state.leased)
             metrics.DATABASE_UP.set(1)
-            metrics.OLDEST_PENDING.set(state.oldest_seconds)
+            for lane, age in state.age_by_lane.items():
+                metrics.OLDEST_PENDING.labels(lane.value).set(age)
             metrics.FAILED.set(state.failed)
         except CalmemError:
             # The process's own metrics matter most when the database is away; a stale gauge would lie.
-            metrics.OLDEST_PENDING.set(float("nan"))
+            for lane in (Lane.LIVE, Lane.BACKFILL):
+                metrics.OLDEST_PENDING.labels(lane.value).set(float("nan"))
             metrics.DATABASE_UP.set(0)
         pool = database.stats()
         metrics.POOL_CONNECTIONS.labels("open").set(pool["pool_size"])

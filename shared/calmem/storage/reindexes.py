@@ -53,7 +53,7 @@ def progress(conn: Connection, index: SearchIndex) -> Reindex:
         index=index,
         messages=messages,
         done=done,
-        failed=failed,
+        failed=0 if retired else failed,
         complete=complete,
         switches=switches and index.state in (IndexState.BUILDING, IndexState.PAUSED),
         per_second=rate if rate > 0 else None,
@@ -89,7 +89,6 @@ def note_problem(conn: Connection, index_no: int, problem: str | None) -> None:
     conn.execute(_PROBLEM, {"index_no": index_no, "problem": problem})
 
 
-_RETIRE_TASKS = "DELETE FROM index_tasks WHERE index_no = %s"
 _RETIRE = """
 INSERT INTO index_walks (index_no) VALUES (%s)
 ON CONFLICT (index_no) DO UPDATE SET user_no = 0, message_no = 0, ended_at = NULL, switches = false, problem = NULL
@@ -97,10 +96,9 @@ ON CONFLICT (index_no) DO UPDATE SET user_no = 0, message_no = 0, ended_at = NUL
 
 
 def retire(conn: Connection, index_no: int) -> None:
-    """Nothing is written to the index any more; its rows are removed bit by bit. The caller holds `lock_alone`."""
+    """Nothing new is given to the index any more; its rows, tasks too, are removed bit by bit. The caller holds `lock_alone`."""
     indexes.set_states(conn, {index_no: IndexState.RETIRED})
-    conn.execute(_RETIRE, (index_no,))  # first, since a worker that walks adds tasks until its commit
-    conn.execute(_RETIRE_TASKS, (index_no,))
+    conn.execute(_RETIRE, (index_no,))
 
 
 _WORK = """
@@ -208,7 +206,15 @@ WHERE user_no = %(user_no)s AND index_no = %(index_no)s AND chunk_no IN (
     SELECT chunk_no FROM chunks WHERE user_no = %(user_no)s AND index_no = %(index_no)s ORDER BY chunk_no LIMIT %(limit)s
 )
 """
-# Vectors first, in one statement, which the triggers on them count at once; a cascade comes row by row.
+# Tasks first: a worker that still has a lease finds none, once it has the user's lock, and writes nothing. Users before
+# tasks, and these in order, is the way that `tasks.finish` and deletions go too, so none waits for the other in a circle.
+_REMOVE_TASKS = """
+DELETE FROM index_tasks WHERE user_no = %(user_no)s AND index_no = %(index_no)s AND message_no IN (
+    SELECT message_no FROM index_tasks WHERE user_no = %(user_no)s AND index_no = %(index_no)s
+    ORDER BY message_no LIMIT %(limit)s FOR UPDATE
+)
+"""
+# Vectors before chunks, in one statement, which the triggers on them count at once; a cascade comes row by row.
 _REMOVE_VECTORS = f"DELETE FROM vectors {_OLDEST}"
 _REMOVE_CHUNKS = f"DELETE FROM chunks {_OLDEST}"
 _REMOVE_SIZE = "DELETE FROM index_sizes WHERE user_no = %(user_no)s AND index_no = %(index_no)s"
@@ -220,9 +226,11 @@ def next_user(conn: Connection, after: int) -> int | None:
     return None if row is None else int(row[0])
 
 
-def remove_chunks(conn: Connection, index_no: int, user_no: int, *, limit: int) -> bool:
-    """Remove up to `limit` of the user's chunks in a retired index; True when none are left. The caller locked the user."""
+def remove_rows(conn: Connection, index_no: int, user_no: int, *, limit: int) -> bool:
+    """Remove up to `limit` tasks, then chunks, of the user in a retired index; True when none are left. The caller locked the user."""
     values = {"index_no": index_no, "user_no": user_no, "limit": limit}
+    if conn.execute(_REMOVE_TASKS, values).rowcount == limit:
+        return False
     conn.execute(_REMOVE_VECTORS.encode(), values)
     if conn.execute(_REMOVE_CHUNKS.encode(), values).rowcount == limit:
         return False

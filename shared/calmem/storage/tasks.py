@@ -12,7 +12,7 @@ Leases are judged by the database's clock only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import cast
 from uuid import UUID
 
@@ -306,7 +306,7 @@ SELECT CASE WHEN i.state = 'active' THEN t.lane ELSE 'reindex' END AS lane,
        count(*) FILTER (WHERE failed_at IS NULL), count(*) FILTER (WHERE lease_until >= clock_timestamp()),
        count(*) FILTER (WHERE failed_at IS NOT NULL),
        coalesce(extract(epoch FROM clock_timestamp() - min(t.created_at) FILTER (WHERE failed_at IS NULL)), 0)::float8
-FROM index_tasks t JOIN search_indexes i USING (index_no) GROUP BY 1
+FROM index_tasks t JOIN search_indexes i USING (index_no) WHERE i.state <> 'retired' GROUP BY 1
 """
 
 
@@ -314,49 +314,69 @@ def queue_state(conn: Connection) -> QueueState:
     """What waits, by lane, and for how long."""
     rows = {Lane(row[0]): row[1:] for row in conn.execute(_STATE)}
     pending = {lane: int(rows[lane][0]) if lane in rows else 0 for lane in Lane}
-    waited_for = [row for lane, row in rows.items() if lane is not Lane.REINDEX]
+    waited_for = (Lane.LIVE, Lane.BACKFILL)
     return QueueState(
-        pending=sum(row[0] for row in waited_for),
+        pending=sum(pending[lane] for lane in waited_for),
         pending_by_lane=pending,
         leased=sum(row[1] for row in rows.values()),
         failed=sum(row[2] for row in rows.values()),
-        oldest_seconds=max((float(row[3]) for row in waited_for), default=0.0),
+        age_by_lane={lane: float(rows[lane][3]) if lane in rows else 0.0 for lane in waited_for},
     )
 
 
+# Before every failure.
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LIST_FAILED = """
-SELECT t.index_no, m.message_id, u.user_id, s.session_id, t.attempts, t.error, t.failed_at
+SELECT m.message_no, t.index_no, m.message_id, u.user_id, s.session_id, t.attempts, t.error, t.failed_at
 FROM index_tasks t JOIN messages m USING (user_no, message_no) JOIN users u USING (user_no)
 JOIN sessions s ON s.user_no = m.user_no AND s.session_no = m.session_no
-WHERE t.failed_at IS NOT NULL AND (%(user_id)s::text IS NULL OR u.user_id = %(user_id)s)
-ORDER BY t.failed_at, m.message_no LIMIT %(limit)s OFFSET %(skip)s
+JOIN search_indexes i ON i.index_no = t.index_no AND i.state <> 'retired'
+WHERE t.failed_at IS NOT NULL
+  AND (t.failed_at, t.message_no, t.index_no) > (%(failed_at)s, %(message_no)s, %(index_no)s)
+  AND (%(user_id)s::text IS NULL OR u.user_id = %(user_id)s)
+ORDER BY t.failed_at, t.message_no, t.index_no LIMIT %(limit)s
 """
 
 
-def list_failed(conn: Connection, *, limit: int, skip: int = 0, user_id: str | None = None) -> list[FailedMessage]:
-    """Messages that were set aside, of one user or all, the oldest failure first; those after the first `skip`.
+def list_failed(
+    conn: Connection, *, limit: int, after: tuple[datetime, int, int] = (EPOCH, 0, 0), user_id: str | None = None
+) -> list[tuple[int, FailedMessage]]:
+    """(message_no, message) of those that were set aside, of one user or all, the oldest failure first.
 
-    One that failed in two indexes comes twice.
+    Those after the key `after`: failed_at, message_no, index_no. One that failed in two indexes comes twice.
     """
-    values = {"limit": limit, "skip": skip, "user_id": user_id}
+    failed_at, message_no, index_no = after
+    values = {
+        "limit": limit,
+        "failed_at": failed_at,
+        "message_no": message_no,
+        "index_no": index_no,
+        "user_id": user_id,
+    }
     return [
-        FailedMessage(
-            index_no=index_no,
-            message_id=message_id,
-            user_id=user_id,
-            session_id=session_id,
-            attempts=attempts,
-            error=error,
-            failed_at=failed_at,
+        (
+            message_no,
+            FailedMessage(
+                index_no=index_no,
+                message_id=message_id,
+                user_id=user_id,
+                session_id=session_id,
+                attempts=attempts,
+                error=error,
+                failed_at=failed_at,
+            ),
         )
-        for index_no, message_id, user_id, session_id, attempts, error, failed_at in conn.execute(_LIST_FAILED, values)
+        for message_no, index_no, message_id, user_id, session_id, attempts, error, failed_at in conn.execute(
+            _LIST_FAILED, values
+        )
     ]
 
 
 _RETRY = """
 UPDATE index_tasks t SET attempts = 1, error = NULL, failed_at = NULL, not_before = clock_timestamp()
-FROM messages m JOIN users u USING (user_no)
+FROM messages m JOIN users u USING (user_no), search_indexes i
 WHERE m.user_no = t.user_no AND m.message_no = t.message_no AND t.failed_at IS NOT NULL
+  AND i.index_no = t.index_no AND i.state <> 'retired'
   AND (%(message_id)s::text IS NULL OR m.message_id = %(message_id)s)
   AND (%(user_id)s::text IS NULL OR u.user_id = %(user_id)s)
 RETURNING t.message_no, t.lane

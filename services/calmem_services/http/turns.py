@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-# So many turns in a row go to the newest who can still be in time, then one to each of the others. With more, a queue of late
-# ones is not served within the longest wait; with one, fewer are in time (measured: docs/operating.md, Overload and outages).
+# So many turns in a row go to the newest who can still be in time, then one to each of the others. More would leave those
+# whose time is over waiting longer than anybody does (docs/operating.md, Overload and outages).
 TIMELY_IN_A_ROW = 2
 
 _Line = dict[asyncio.Future[None], float]  # in order of arrival; until when its turn is in time

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -121,62 +120,6 @@ def test_a_recall_that_waited_past_its_deadline_is_answered_with_the_facts(setti
 
 
 HISTORY = {"user_id": "ada", "session_id": "s2", "key": "heating"}
-
-
-def test_the_newest_recall_goes_before_those_that_are_too_late(settings: Settings) -> None:
-    with Memory(settings=settings) as memory:
-        memory.record(**MESSAGE)
-        memory.remember_fact(user_id="ada", session_id="s2", key="heating", value="gas")
-    limited = replace(settings, max_concurrent_requests=1, recall_deadline_ms=3_000)
-    answered: list[tuple[str, dict[str, Any]]] = []
-    with client(create_retrieval(limited)) as retrieval, ThreadPoolExecutor(9) as threads:
-        until_ready(retrieval)
-
-        def recall(name: str) -> None:
-            answer = retrieval.post("/v1/recall", json=RECALL)
-            answered.append((name, answer.raise_for_status().json()))
-
-        def waits(count: int) -> Callable[[], bool]:
-            return lambda: figure(retrieval, "calmem_requests_waiting") == count
-
-        recall("before")
-        with held(settings, "fact_versions"):
-            first = threads.submit(lambda: retrieval.get("/v1/facts/history", params=HISTORY))
-            eventually(lambda: figure(retrieval, "calmem_requests_at_work") == 1, "the only turn is taken")
-            late = [threads.submit(recall, f"late {number}") for number in range(6)]
-            eventually(waits(6), "six recalls wait")
-            over = time.perf_counter() + 3.0
-            eventually(lambda: time.perf_counter() > over, "their deadline is past")
-            new = threads.submit(recall, "new")
-            eventually(waits(7), "the new one waits too")
-        for one in (first, new, *late):
-            one.result()
-    (_, before), (name, whole), *others = answered
-    assert name == "new"
-    assert whole["degraded"] is None
-    assert whole["block"] == before["block"], "waiting took nothing from it"
-    assert len(others) == 6, "nobody is left without an answer"
-    for _, answer in others:
-        assert "past the deadline" in answer["degraded"]
-        assert "gas" in answer["block"]
-
-
-def test_recordings_are_served_in_the_order_in_which_they_came(settings: Settings) -> None:
-    limited = replace(settings, max_concurrent_requests=1, max_waiting_requests=10)
-    with client(create_ingest(limited)) as ingest, ThreadPoolExecutor(9) as threads:
-        acknowledged = []
-        with held(settings):
-            for number in range(8):
-                message = {**MESSAGE, "content": f"turn {number}"}
-                acknowledged.append(threads.submit(lambda m=message: ingest.post("/v1/messages", json=m)))  # type: ignore[misc]
-                eventually(
-                    lambda n=number: (
-                        figure(ingest, "calmem_requests_at_work") + figure(ingest, "calmem_requests_waiting") == n + 1
-                    ),
-                    "it is at work or waits",
-                )
-        assert [answer.result().json()["seq"] for answer in acknowledged] == [*range(1, 9)]
-        assert rows(settings)["messages"] == 8
 
 
 def test_no_turn_at_all_is_refused_when_the_service_starts(settings: Settings) -> None:

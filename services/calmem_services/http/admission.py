@@ -1,11 +1,11 @@
-"""How many requests a service works on at once, and how many wait for a turn; all others are told to come again."""
+"""How many requests a service works on at once, and how many wait for their turn; all others are told to come again."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from anyio import to_thread
@@ -16,12 +16,9 @@ from calmem.errors import InvalidInput
 from calmem.settings import Settings
 from calmem_services.http import problems
 from calmem_services.http.health import PATHS as HEALTH_PATHS
-from calmem_services.http.turns import Turns
 
 # Longest wait for a turn: later most clients have given up, and working for them would keep others waiting.
 LONGEST_WAIT_SECONDS = 10.0
-# A request with a deadline needs a turn within this share of it: the rest is for its search.
-_SHARE_FOR_WAITING = 0.5
 # So much of a body is read before the turn comes, so that nobody who sends slowly takes one.
 _READ_AHEAD_BYTES = 65_536
 # Threads beside those of the requests at work, for health and metrics.
@@ -30,19 +27,15 @@ _ARRIVED = "calmem.arrived"
 
 
 class Admission:
-    """Lets `max_concurrent_requests` in, keeps `max_waiting_requests` waiting (`Turns` says who is next), and answers 503
-    with Retry-After to whoever comes beyond that or has waited for LONGEST_WAIT_SECONDS. Health and metrics are always let in.
-
-    `hurried`: the paths whose requests have `recall_deadline_ms` from their arrival.
+    """Lets `max_concurrent_requests` in, keeps `max_waiting_requests` waiting in their order, and answers 503 with Retry-After
+    to whoever comes beyond that or has waited for LONGEST_WAIT_SECONDS. Health and metrics are always let in.
     """
 
-    def __init__(self, app: ASGIApp, *, settings: Settings, hurried: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
         if settings.max_concurrent_requests < 1:
             raise InvalidInput("CALMEM_MAX_CONCURRENT_REQUESTS", "must be 1 or more")
         self._app = app
-        self._turns = Turns(settings.max_concurrent_requests)
-        self._hurried = frozenset(hurried)
-        self._patience = _SHARE_FOR_WAITING * settings.recall_deadline_ms / 1_000
+        self._turns = asyncio.Semaphore(settings.max_concurrent_requests)
         self._most_waiting = settings.max_waiting_requests
         self._waiting = 0
 
@@ -53,8 +46,8 @@ class Admission:
         body = _Body(receive, self._turns)
         if not await body.read_ahead():
             return
-        scope[_ARRIVED] = now = time.perf_counter()
-        refused = await self._enter(now + self._patience if scope["path"] in self._hurried else None)
+        scope[_ARRIVED] = time.perf_counter()
+        refused = await self._enter()
         if refused is not None:
             metrics.OVERLOADED.labels(refused).inc()
             await problems.overloaded()(scope, receive, send)
@@ -64,17 +57,17 @@ class Admission:
             await self._app(scope, body.receive, send)
         finally:
             metrics.REQUESTS_AT_WORK.dec()
-            self._turns.give_back()
+            self._turns.release()
 
-    async def _enter(self, in_time_until: float | None) -> str | None:
+    async def _enter(self) -> str | None:
         """Wait for a turn; the reason when there is none."""
-        if self._turns.all_taken and self._waiting >= self._most_waiting:
+        if self._turns.locked() and self._waiting >= self._most_waiting:
             return "full"
         self._waiting += 1
         metrics.REQUESTS_WAITING.inc()
         try:
             async with asyncio.timeout(LONGEST_WAIT_SECONDS):
-                await self._turns.take(in_time_until=in_time_until)
+                await self._turns.acquire()
         except TimeoutError:
             return "late"
         finally:
@@ -86,7 +79,7 @@ class Admission:
 class _Body:
     """A request's body: its beginning read ahead, the rest read while another request has the turn."""
 
-    def __init__(self, receive: Receive, turns: Turns) -> None:
+    def __init__(self, receive: Receive, turns: asyncio.Semaphore) -> None:
         self._receive = receive
         self._turns = turns
         self._ahead: deque[Message] = deque()
@@ -108,11 +101,11 @@ class _Body:
             return self._ahead.popleft()
         if self._complete:
             return await self._receive()
-        self._turns.give_back()
+        self._turns.release()
         try:
             return await self._next()
         finally:
-            await self._turns.take()
+            await self._turns.acquire()
 
     async def _next(self) -> Message:
         message = await self._receive()

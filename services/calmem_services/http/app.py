@@ -6,7 +6,7 @@ import asyncio
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 
 import structlog
@@ -41,12 +41,10 @@ def build(
     resources: Callable[[], AbstractContextManager[object]],
     access: Access,
     admission: Settings | None = None,
-    hurried: Collection[str] = (),
 ) -> FastAPI:
     """An app without routes; `resources` is entered when it starts and left when it ends, `access` guards /v1/.
 
-    `admission`: limit the requests at work by these settings; their routes may ask `admission.arrived`. `hurried`: paths
-    whose requests have a deadline from then on.
+    `admission`: limit the requests at work by these settings; their routes may ask `admission.arrived`.
     """
 
     @asynccontextmanager
@@ -69,7 +67,7 @@ def build(
     access.describe(app)
     problems.install(app)
     if admission is not None:
-        app.add_middleware(Admission, settings=admission, hurried=hurried)
+        app.add_middleware(Admission, settings=admission)
     app.add_middleware(AccessLog)
     app.add_middleware(KeptSlashes)  # outside of the log, which reads the route from the same scope
     return app

@@ -72,8 +72,6 @@ _SCOPES = {
     "PUT /v1/sessions/{session_id}/facts/{key}": KeyScope.FACTS,
     "DELETE /v1/sessions/{session_id}/facts/{key}": KeyScope.FACTS,
 }
-# Answered by CALMEM_RECALL_DEADLINE_MS.
-_HURRIED = ("/v1/recall", "/v1/search")
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 
 
@@ -99,7 +97,6 @@ def create_app(settings: Settings) -> FastAPI:
         resources=resources,
         access=Access(database, settings, _SCOPES),
         admission=settings,
-        hurried=_HURRIED,
     )
     app.include_router(health.router(database, settings, {"model": model.check}))
 

@@ -36,6 +36,7 @@ from calmem.embedding import Embedder
 from calmem.held import Held
 from calmem.settings import Settings
 from calmem.storage import search
+from calmem.storage.pool import bound_reads
 from calmem.storage.vectors import Marks, Vectors
 from calmem_services.local.stack import free_ports
 
@@ -167,7 +168,7 @@ def _sql(settings: Settings, user_no: int, size: int, asked: _Asked, opened: Exi
 
     def nearest(number: int) -> list[int]:
         with connections.one() as conn, conn.transaction():
-            search.bound_reads(conn, 60_000)
+            bound_reads(conn, 60_000)
             return [hit.chunk_no for hit in search.dense(conn, scope, asked.vectors[number], TOP)]
 
     note = "Postgres, every user's vectors in one table"

@@ -14,6 +14,7 @@ from benchmarks.report import Row, asked_quick, p50, percentile, publish
 from benchmarks.running import Bench, bench
 from calmem import embedding
 from calmem.storage import search
+from calmem.storage.pool import bound_reads
 
 SIZES = (1_000, 10_000, 50_000)
 DEADLINE_MS = 300
@@ -54,7 +55,7 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
                 began = time.perf_counter()
                 vector = embedder.embed_query(query)
                 embedded = _ms(began)
-                search.bound_reads(conn, 60_000)
+                bound_reads(conn, 60_000)
                 began = time.perf_counter()
                 search.dense(conn, scope, vector, settings.candidates)
                 scanned = _ms(began)

@@ -12,6 +12,7 @@ from benchmarks.report import Row, asked_quick, p50, publish
 from benchmarks.running import Bench, bench
 from calmem import Memory, embedding
 from calmem.storage import search
+from calmem.storage.pool import bound_reads
 
 MINE = 4_000
 ALL, ALL_QUICK = 400_000, 100_000
@@ -54,7 +55,7 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
             for label, memory, conn in places if number % 2 else places[::-1]:
                 query = asked[label][number]
                 vector = embedder.embed_query(query)
-                search.bound_reads(conn, 60_000)
+                bound_reads(conn, 60_000)
                 began = time.perf_counter()
                 search.dense(conn, search.Scope(user_no=user_no[label], index_no=1), vector, full.candidates)
                 scanned = (time.perf_counter() - began) * 1_000

@@ -14,10 +14,10 @@ from calmem.errors import CalmemError, InvalidInput, ModelUnavailable
 from calmem.model import QueueState, SearchIndex
 from calmem.models import Models
 from calmem.settings import Settings
-from calmem.storage import indexes, inspection, search, tasks
+from calmem.storage import indexes, inspection, tasks
 from calmem.storage.inspection import Server
 from calmem.storage.migrate import migrations
-from calmem.storage.pool import Connection, Database
+from calmem.storage.pool import Connection, Database, bound_reads
 
 LEAST_PGVECTOR = (0, 7)
 # Recall reads "yesterday" by this box's clock, messages without a time get the recorder's.
@@ -228,7 +228,7 @@ def _failed(state: QueueState) -> Finding:
 
 
 def _vacuum(conn: Connection, index: SearchIndex, *, autovacuum: bool) -> Finding:
-    search.bound_reads(conn, _EXAMINE_MS)
+    bound_reads(conn, _EXAMINE_MS)
     try:
         scan = inspection.largest_scan(conn, index)
     except CalmemError as exc:

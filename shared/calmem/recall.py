@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
@@ -13,7 +13,7 @@ from calmem.model import STYLES, Budget, Fact, Item, Recall, SearchIndex, Stored
 from calmem.models import Models
 from calmem.searching import ARMS, CONTEXT_SECONDS, Begun, Clock, Memory, Searcher, Trace, hide_nothing
 from calmem.settings import Settings
-from calmem.storage import facts, indexes, search, users
+from calmem.storage import opening, search
 from calmem.storage.pool import Connection, Database
 from calmem.storage.search import Scope
 
@@ -99,32 +99,28 @@ class Recaller:
         if limits.episodes > 0:
             begun = self._searcher.begin(asked.query, clock, arms=asked.arms, now=asked.now)
 
-        def open_memory(conn: Connection) -> tuple[StoredUser | None, Memory | None, list[Fact]]:
-            search.bound_reads(conn, int(max(clock.left(), CONTEXT_SECONDS) * 1_000))
-            index = self._index(conn)
-            user = users.get_user(conn, asked.user_id)
-            session_no = users.own_session(conn, -1 if user is None else user.user_no, session_id)
+        def open_memory(conn: Connection) -> tuple[StoredUser | None, Memory | None, Sequence[Fact]]:
+            asker = opening.read_asker(conn, asked.user_id, session_id)
+            index, user = self._index(asker.indexes), asker.user
             if user is None or not user.memory_on:
                 return user, None, []
-            remembered = [] if session_no is None else facts.session_facts(conn, user.user_no, session_no)
-            if not search.has_memory(conn, user.user_no):
-                return user, None, []
             user_no = user.user_no
+            contents = opening.read_contents(conn, user_no, asker.session_no)
+            if not contents.remembers:
+                return user, None, []
 
             def hide(conn: Connection) -> list[int]:
                 if active_from_seq is None and not active_message_ids:
                     return []
-                active = users.own_session(conn, user_no, session_id)
-                if active is None:
-                    return []
                 if active_from_seq is not None:
-                    return search.hidden_from_seq(conn, user_no, index.index_no, active, active_from_seq)
-                return search.hidden_by_id(conn, user_no, index.index_no, active, active_message_ids or ())
+                    return search.hidden_from_seq(conn, user_no, index.index_no, session_id, active_from_seq)
+                return search.hidden_by_id(conn, user_no, index.index_no, session_id, active_message_ids or ())
 
             scope = Scope(
                 user_no=user_no, index_no=index.index_no, hidden=hide(conn), since=asked.since, until=asked.until
             )
-            return user, _open(conn, user, scope, index, hide), remembered
+            memory = Memory(user=user, scope=scope, index=index, speakers=contents.speakers, hide=hide)
+            return user, memory, contents.facts
 
         user, memory, remembered = clock.stage(
             "context", lambda: self._searcher.read(clock, open_memory, least=CONTEXT_SECONDS)
@@ -181,31 +177,26 @@ class Recaller:
         begun = self._searcher.begin(asked.query, clock, arms=asked.arms, now=asked.now)
 
         def open_memory(conn: Connection) -> Memory | None:
-            search.bound_reads(conn, int(max(clock.left(), CONTEXT_SECONDS) * 1_000))
-            index = self._index(conn)
-            user = users.get_user(conn, asked.user_id)
-            if user is None or not user.memory_on:
+            asker = opening.read_asker(conn, asked.user_id, asked.session_id)
+            index, user = self._index(asker.indexes), asker.user
+            if user is None or not user.memory_on or (asked.session_id is not None and asker.session_no is None):
                 return None
-            session_no = None
-            if asked.session_id is not None:
-                session_no = users.own_session(conn, user.user_no, asked.session_id)
-                if session_no is None:
-                    return None
+            contents = opening.read_contents(conn, user.user_no, None)
             scope = Scope(
                 user_no=user.user_no,
                 index_no=index.index_no,
-                session_no=session_no,
+                session_no=asker.session_no,
                 since=asked.since,
                 until=asked.until,
             )
-            return _open(conn, user, scope, index)
+            return Memory(user=user, scope=scope, index=index, speakers=contents.speakers, hide=hide_nothing)
 
         memory = self._searcher.read(clock, open_memory, least=CONTEXT_SECONDS)
         return [] if memory is None else _rounded(self._find(asked, memory, clock, begun)[:k])
 
-    def _index(self, conn: Connection) -> SearchIndex:
+    def _index(self, in_use: Sequence[SearchIndex]) -> SearchIndex:
         """The active one; the model of one beside it is being loaded, for the moment when recall goes over to it."""
-        active, *beside = indexes.in_use(conn)
+        active, *beside = in_use
         for index in beside:
             self._models.prepare(index)
         return active
@@ -250,16 +241,6 @@ def _rounded(items: Sequence[Item]) -> list[Item]:
         )
         for item in items
     ]
-
-
-def _open(
-    conn: Connection,
-    user: StoredUser,
-    scope: Scope,
-    index: SearchIndex,
-    hide: Callable[[Connection], list[int]] = hide_nothing,
-) -> Memory:
-    return Memory(user=user, scope=scope, index=index, speakers=search.speakers(conn, user.user_no), hide=hide)
 
 
 def _check(

@@ -23,7 +23,7 @@ from calmem.model import Budget, Item, SearchIndex, StoredUser
 from calmem.models import Models
 from calmem.settings import Settings
 from calmem.storage import search
-from calmem.storage.pool import ANSWER_GRACE_SECONDS, Connection, Database
+from calmem.storage.pool import ANSWER_GRACE_SECONDS, Connection, Database, bound_reads
 from calmem.storage.search import Scope
 
 ARMS = ("dense", "words")
@@ -162,6 +162,8 @@ class Searcher:
         named = words.named(query, memory.speakers)
         tokens = words.query_words(query, speakers=named)
         dense = words_found = None
+        if "words" in arms and tokens:
+            words_found = self._threads.submit(self._words, tokens, memory.user, scopes, clock)
         if "dense" in arms and memory.index.dimension is not None:
             self._last_index = memory.index
             if begun is not None and begun.query == query and begun.index_no == memory.index.index_no:
@@ -169,8 +171,6 @@ class Searcher:
             else:
                 vector = self._threads.submit(self._embed, query, memory.index, clock)
             dense = self._threads.submit(self._dense, query, vector, scopes, memory.index, clock)
-        if "words" in arms and tokens:
-            words_found = self._threads.submit(self._words, tokens, memory.user, scopes, clock)
         dense_hits: DenseHits | None = self._wait(dense, "dense", clock)
         word_hits: WordHits | None = self._wait(words_found, "words", clock)
         if "dense" in arms and memory.index.dimension is None:
@@ -203,7 +203,6 @@ class Searcher:
             trace.near = frozenset(near)
 
         def load(conn: Connection) -> list[Item]:
-            search.bound_reads(conn, int(max(clock.left(), LOAD_SECONDS) * 1_000))
             # The host may be recording the very turn that asks, and a worker may be cutting the active ones anew.
             hidden = set(memory.hide(conn))
             visible = replace(scopes[0], hidden=sorted(hidden))
@@ -262,7 +261,6 @@ class Searcher:
         if cache is not None:
 
             def view(conn: Connection) -> list[View | None]:
-                search.bound_reads(conn, int(clock.left() * 1_000))
                 return [cache.view(conn, scope, dimension) for scope in scopes]
 
             views = clock.stage("cache", lambda: self.read(clock, view))
@@ -272,11 +270,10 @@ class Searcher:
         missing = [scope for scope, held in zip(scopes, views, strict=True) if held is None]
 
         def scan(conn: Connection) -> list[list[DenseHit]]:
-            search.bound_reads(conn, int(clock.left() * 1_000))
             return [search.dense(conn, scope, near_to, limit) for scope in missing]
 
         def compare() -> list[list[DenseHit]]:
-            scanned = iter(self.read(clock, scan) if missing else ())
+            scanned = iter(self._scan(clock, scan) if missing else ())
             return [next(scanned) if held is None else held.dense(near_to, limit) for held in views]
 
         found = clock.stage("dense", compare)
@@ -293,7 +290,6 @@ class Searcher:
         tokens = words.query_tokens(user.key, asked)
 
         def match(conn: Connection) -> list[WordHits]:
-            search.bound_reads(conn, int(clock.left() * 1_000))
             return [search.words(conn, scope, tokens, self._settings.candidates) for scope in scopes]
 
         found = clock.stage("words", lambda: self.read(clock, match))
@@ -316,9 +312,14 @@ class Searcher:
         return None
 
     def read(self, clock: Clock, call: Callable[[Connection], T], *, least: float = 0.001) -> T:
-        """One read transaction until the deadline, and at least that many seconds, also when the network is cut."""
-        seconds = max(clock.left(), least)
+        """As `Database.read`, until the deadline, and at least for that many seconds, also when the network is cut."""
+        return self._database.read(call, max(clock.left(), least))
+
+    def _scan(self, clock: Clock, call: Callable[[Connection], T]) -> T:
+        """The same in one transaction, which gives vectors in their binary form."""
+        seconds = max(clock.left(), 0.001)
         with self._database.connection(seconds, answer_seconds=seconds + ANSWER_GRACE_SECONDS) as conn:
+            bound_reads(conn, int(seconds * 1_000))
             return call(conn)
 
 

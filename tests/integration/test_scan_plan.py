@@ -12,7 +12,7 @@ import pytest
 from calmem.settings import Settings
 from calmem.storage import search
 from calmem.storage.indexes import vector_literal
-from calmem.storage.pool import Database
+from calmem.storage.pool import Database, bound_reads
 from calmem.storage.search import Scope
 
 USERS, CHUNKS, DIMENSION = 5, 300, 384
@@ -39,7 +39,7 @@ def test_the_scan_of_vectors_reads_nothing_but_the_index(vacuumed: Settings, hid
     scope = Scope(user_no=3, index_no=1, hidden=hidden)
     values = {**scope.values(), "query": vector_literal(_unit()), "limit": 200}
     with Database(vacuumed) as database, database.connection() as conn:
-        search.bound_reads(conn, 10_000)
+        bound_reads(conn, 10_000)
         explain = f"EXPLAIN (ANALYZE, FORMAT json) {search.dense_sql(scope)}"
         row = conn.execute(explain.encode(), values).fetchone()
     assert row is not None

@@ -16,7 +16,7 @@ from calmem.queueing import WakeUps
 from calmem.settings import Settings
 from calmem.storage import indexes, search, users
 from calmem.storage.indexes import vector_literal
-from calmem.storage.pool import Connection, Database
+from calmem.storage.pool import Connection, Database, bound_reads
 from calmem.storage.search import Scope
 from calmem_workers.index import Drainer
 
@@ -94,14 +94,14 @@ def test_a_small_user_beside_a_large_one(crowded: Database, settings: Settings) 
     with crowded.connection() as conn:
         bob, index = users.get_user(conn, "bob"), indexes.active_index(conn)
         assert bob is not None
-        search.bound_reads(conn, 60_000)
+        bound_reads(conn, 60_000)
         vector = Models(settings).for_index(index).embed_query(QUERY)
         scope = Scope(user_no=bob.user_no, index_no=index.index_no)
         assert len(search.dense(conn, scope, vector, 200)) == 10
         assert read_from(conn) == {"vectors_scan": 10}
 
     with crowded.connection() as conn:
-        search.bound_reads(conn, 60_000)
+        bound_reads(conn, 60_000)
         tokens = words.query_tokens(bob.key, words.query_words(QUERY))
         assert len(search.words(conn, scope, tokens, 200).hits) == 10
         read = read_from(conn)

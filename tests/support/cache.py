@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from calmem.cache import VectorCache
 from calmem.hits import DenseHit
 from calmem.storage import search, users
-from calmem.storage.pool import Connection
+from calmem.storage.pool import Connection, bound_reads
 from calmem.storage.search import Scope
 from tests.support.processes import eventually
 from tests.support.vectors import Told, units
@@ -29,7 +29,7 @@ def ask(
 
 def ask_postgres(told: Told, query: NDArray[np.float32], limit: int = 20, hidden: Sequence[int] = ()) -> list[DenseHit]:
     with told.database.connection() as conn:
-        search.bound_reads(conn, 30_000)
+        bound_reads(conn, 30_000)
         return search.dense(conn, Scope(user_no=told.user_no, index_no=1, hidden=hidden), query, limit)
 
 

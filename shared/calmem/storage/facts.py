@@ -52,18 +52,14 @@ def put_fact(
     conn.execute(_KEEP_OLD, values)
     row = conn.execute(_PUT.encode(), values).fetchone()
     assert row is not None
-    return _fact(row)
+    return from_row(row)
 
 
-_OF_SESSION = f"""
+# The session's live facts, oldest write first.
+OF_SESSION = f"""
 SELECT {_COLUMNS} FROM facts f JOIN sessions s USING (user_no, session_no)
-WHERE f.user_no = %s AND f.session_no = %s AND {_ALIVE} ORDER BY f.updated_at, f.fact_no
+WHERE f.user_no = %(user_no)s AND f.session_no = %(session_no)s AND {_ALIVE} ORDER BY f.updated_at, f.fact_no
 """
-
-
-def session_facts(conn: Connection, user_no: int, session_no: int) -> list[Fact]:
-    """The session's live facts, oldest write first."""
-    return [_fact(row) for row in conn.execute(_OF_SESSION.encode(), (user_no, session_no))]
 
 
 _FIND = f"""
@@ -78,7 +74,7 @@ ORDER BY f.updated_at DESC, f.fact_no DESC
 def find_facts(conn: Connection, user_no: int, *, category: str | None, session_id: str | None) -> list[Fact]:
     """Live facts, newest write first; None: any."""
     values = {"user_no": user_no, "category": category, "session_id": session_id}
-    return [_fact(row) for row in conn.execute(_FIND.encode(), values)]
+    return [from_row(row) for row in conn.execute(_FIND.encode(), values)]
 
 
 _PAGE = f"""
@@ -89,7 +85,7 @@ WHERE f.user_no = %s AND f.fact_no > %s AND {_ALIVE} ORDER BY f.fact_no LIMIT %s
 
 def page_facts(conn: Connection, user_no: int, *, after: int, limit: int) -> list[Fact]:
     """Live facts in the order they were first written in, those after fact_no `after`."""
-    return [_fact(row) for row in conn.execute(_PAGE.encode(), (user_no, after, limit))]
+    return [from_row(row) for row in conn.execute(_PAGE.encode(), (user_no, after, limit))]
 
 
 _DELETE = "DELETE FROM facts WHERE user_no = %s AND session_no = %s AND key = %s"
@@ -115,7 +111,8 @@ def fact_versions(conn: Connection, user_no: int, session_no: int, key: str) -> 
     ]
 
 
-def _fact(row: tuple[object, ...]) -> Fact:
+def from_row(row: tuple[object, ...]) -> Fact:
+    """Of the columns of this module's statements."""
     fact_no, session_id, category, key, value, created_at, updated_at, expires_at, source = row
     assert isinstance(fact_no, int)
     assert isinstance(created_at, datetime)

@@ -17,10 +17,10 @@ _LOCK = 4_742_020_002
 
 _COLUMNS = "index_no, model, model_path, dimension, probe::text, chunk_chars, overlap_chars, min_cosine, state"
 _ACTIVE = f"SELECT {_COLUMNS} FROM search_indexes WHERE state = 'active'"
-_IN_USE = f"SELECT {_COLUMNS} FROM search_indexes WHERE state <> 'retired' ORDER BY state <> 'active', index_no"
+IN_USE = f"SELECT {_COLUMNS} FROM search_indexes WHERE state <> 'retired' ORDER BY state <> 'active', index_no"
 _BY_NUMBER = f"SELECT {_COLUMNS} FROM search_indexes WHERE index_no = ANY(%s) ORDER BY index_no"
 # Two statements, so that the second one sees what was committed while the first one waited.
-_LOCKED = f"SELECT pg_advisory_xact_lock_shared({_LOCK}); {_IN_USE}"
+_LOCKED = f"SELECT pg_advisory_xact_lock_shared({_LOCK}); {IN_USE}"
 _LOCK_ALONE = f"SET LOCAL lock_timeout = '10s'; SELECT pg_advisory_xact_lock({_LOCK})"
 
 
@@ -34,7 +34,7 @@ def active_index(conn: Connection) -> SearchIndex:
 
 def in_use(conn: Connection) -> list[SearchIndex]:
     """The active index, and the one that is built or kept beside it, if any. Raises as `active_index`."""
-    return _checked(conn.execute(_IN_USE.encode()).fetchall())
+    return checked(conn.execute(IN_USE.encode()).fetchall())
 
 
 def by_number(conn: Connection, numbers: Sequence[int]) -> list[SearchIndex]:
@@ -46,7 +46,7 @@ def lock_in_use(conn: Connection) -> list[SearchIndex]:
     """As `in_use`; until the commit none is added or retired. For who gives new messages to every index."""
     cursor = conn.execute(_LOCKED.encode())
     cursor.nextset()
-    return _checked(cursor.fetchall())
+    return checked(cursor.fetchall())
 
 
 def lock_alone(conn: Connection) -> None:
@@ -54,7 +54,8 @@ def lock_alone(conn: Connection) -> None:
     conn.execute(_LOCK_ALONE.encode())
 
 
-def _checked(rows: Sequence[tuple[Any, ...]]) -> list[SearchIndex]:
+def checked(rows: Sequence[tuple[Any, ...]]) -> list[SearchIndex]:
+    """Of IN_USE. Raises PermanentError on a database that was never migrated."""
     found = [_from_row(row) for row in rows]
     if not found or found[0].state is not IndexState.ACTIVE:
         raise PermanentError(_NONE)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import conninfo
 from psycopg import errors as pg
-from psycopg.abc import Buffer, PQGen
+from psycopg.abc import Buffer, Params, PQGen, Query
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 from psycopg.types.datetime import TimestamptzLoader
@@ -29,6 +29,7 @@ from calmem.settings import Settings
 
 Connection: TypeAlias = psycopg.Connection[TupleRow]
 RV = TypeVar("RV")
+T = TypeVar("T")
 
 NETWORK_TIMEOUT_SECONDS = 10
 # A busy server ends a statement a little after its time; only past that is its connection given up.
@@ -134,6 +135,37 @@ class _Connection(psycopg.Connection[TupleRow]):
             raise
 
 
+# Local to the transaction, so that it also holds behind a pooler. One user's scan is short: parallel workers and
+# JIT cost more than they give, and reading the whole table instead of the user's part is never right.
+_BOUNDS = """
+SELECT set_config('statement_timeout', '{milliseconds}', true), set_config('max_parallel_workers_per_gather', '0', true),
+       set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true), set_config('work_mem', '32MB', true)
+"""
+
+
+def bound_reads(conn: Connection, milliseconds: int) -> None:
+    """Set up this transaction for search: statements past that time end with an error; plans follow the user."""
+    conn.execute(_BOUNDS.format(milliseconds=max(1, milliseconds)).encode())
+
+
+class _OneMessage(psycopg.ClientCursor[TupleRow]):
+    """Sends each statement, or several with `;` between, in one message with the bounds of `bound_reads`.
+
+    Postgres runs a message as one transaction. Text results only.
+    """
+
+    def execute(
+        self, query: Query, params: Params | None = None, *, prepare: bool | None = None, binary: bool | None = None
+    ) -> Self:
+        conn = self.connection
+        assert isinstance(conn, _Connection)
+        left = conn.answer_by - ANSWER_GRACE_SECONDS - time.monotonic()
+        bounds = _BOUNDS.format(milliseconds=max(1, int(left * 1_000)))
+        super().execute(f"{bounds};{self.mogrify(query, params)}".encode(), prepare=prepare, binary=binary)
+        self.nextset()
+        return self
+
+
 class Database:
     """A pool of connections to one database. Safe to share between threads.
 
@@ -207,20 +239,51 @@ class Database:
         Overtaken, and PermanentError when a statement is refused.
         """
         began = time.monotonic()
-        try:
+        with self._translating("busy" if timeout is None else "deadline"):
             conn = self._take(began + (self._wait if timeout is None else timeout))
-            self._count_busy(1)
-            try:
-                conn.answer_by = began + answer_seconds
-                with conn:
-                    yield conn
-            finally:
-                self._count_busy(-1)
-                conn.answer_by = math.inf
-                self._pool.putconn(conn)
+            with self._lent(conn, answer_by=began + answer_seconds), conn:
+                yield conn
+
+    def read(self, call: Callable[[Connection], T], seconds: float) -> T:
+        """What `call` reads. Each of its statements is a transaction of its own, sent in one message, and ends by then.
+
+        No connection is looked at before it is used: where one turns out to be dead, `call` is made again with
+        another. Raises as `connection`.
+        """
+        deadline = time.monotonic() + seconds
+        with self._translating("deadline"):
+            while True:
+                conn = self._pool.getconn(max(0.0, deadline - time.monotonic()))
+                with self._lent(conn, answer_by=deadline + ANSWER_GRACE_SECONDS):
+                    try:
+                        conn.autocommit, conn.cursor_factory = True, _OneMessage
+                        return call(conn)
+                    except psycopg.OperationalError:
+                        if not conn.closed or time.monotonic() >= deadline:
+                            raise
+                    finally:
+                        if not conn.closed:
+                            conn.autocommit, conn.cursor_factory = False, psycopg.Cursor
+
+    @contextmanager
+    def _lent(self, conn: _Connection, *, answer_by: float) -> Iterator[None]:
+        self._count_busy(1)
+        try:
+            conn.answer_by = answer_by
+            yield
+        finally:
+            self._count_busy(-1)
+            conn.answer_by = math.inf
+            self._pool.putconn(conn)
+
+    @contextmanager
+    def _translating(self, busy: str) -> Iterator[None]:
+        """Errors of the pool and the database as ours. `busy`: what ended the wait for a connection that others had."""
+        try:
+            yield
         except (PoolTimeout, TooManyRequests) as exc:
             all_busy = self._busy >= self._pool.max_size
-            why = "deadline" if timeout is not None else "busy" if all_busy else "away"
+            why = busy if all_busy or busy == "deadline" else "away"
             metrics.POOL_TIMEOUTS.labels(why).inc()
             raise TransientError(
                 f"no database connection in time: all {self._pool.max_size} are busy"

@@ -57,23 +57,26 @@ class Scope:
         return " ".join(parts)
 
 
-_HIDDEN_FROM = "SELECT chunk_no FROM chunks WHERE user_no = %s AND index_no = %s AND session_no = %s AND seq >= %s"
+_HIDDEN_FROM = """
+SELECT c.chunk_no FROM sessions s JOIN chunks c USING (user_no, session_no)
+WHERE s.user_no = %s AND c.index_no = %s AND s.session_id = %s AND c.seq >= %s
+"""
 _HIDDEN_IDS = """
-SELECT c.chunk_no FROM messages m JOIN chunks c USING (user_no, message_no)
-WHERE m.user_no = %s AND c.index_no = %s AND m.session_no = %s AND m.message_id = ANY(%s)
+SELECT c.chunk_no FROM sessions s JOIN messages m USING (user_no, session_no) JOIN chunks c USING (user_no, message_no)
+WHERE s.user_no = %s AND c.index_no = %s AND s.session_id = %s AND m.message_id = ANY(%s)
 """
 
 
-def hidden_from_seq(conn: Connection, user_no: int, index_no: int, session_no: int, seq: int) -> list[int]:
+def hidden_from_seq(conn: Connection, user_no: int, index_no: int, session_id: str, seq: int) -> list[int]:
     """The index's chunks of the session's messages at `seq` and later."""
-    return [no for (no,) in conn.execute(_HIDDEN_FROM, (user_no, index_no, session_no, seq))]
+    return [no for (no,) in conn.execute(_HIDDEN_FROM, (user_no, index_no, session_id, seq))]
 
 
 def hidden_by_id(
-    conn: Connection, user_no: int, index_no: int, session_no: int, message_ids: Sequence[str]
+    conn: Connection, user_no: int, index_no: int, session_id: str, message_ids: Sequence[str]
 ) -> list[int]:
     """The index's chunks of those messages of the session; ids that are not there are ignored."""
-    return [no for (no,) in conn.execute(_HIDDEN_IDS, (user_no, index_no, session_no, list(message_ids)))]
+    return [no for (no,) in conn.execute(_HIDDEN_IDS, (user_no, index_no, session_id, list(message_ids)))]
 
 
 # Index-only: `vectors_scan` covers user, index, chunk and the vector itself (docs/decisions/0001-exact-scan.md).
@@ -246,24 +249,6 @@ def places(conn: Connection, scope: Scope, chunk_nos: Sequence[int]) -> tuple[di
     return {no: Place(session_no, seq) for no, session_no, seq, _ in rows}, {no: sent for no, _, _, sent in rows}
 
 
-# A loose scan of the names in `messages_names`: its cost follows the number of names, not of messages.
-_SPEAKERS = """
-WITH RECURSIVE one AS (
-    (SELECT name, 1 AS n FROM messages WHERE user_no = %(user_no)s AND name IS NOT NULL ORDER BY name LIMIT 1)
-    UNION ALL
-    SELECT (SELECT m.name FROM messages m WHERE m.user_no = %(user_no)s AND m.name > one.name ORDER BY m.name LIMIT 1), n + 1
-    FROM one WHERE one.name IS NOT NULL AND n < %(limit)s
-)
-SELECT name FROM one WHERE name IS NOT NULL
-"""
-MOST_SPEAKERS = 50
-
-
-def speakers(conn: Connection, user_no: int) -> list[str]:
-    """The names of who spoke in the user's sessions, the first 50."""
-    return [name for (name,) in conn.execute(_SPEAKERS, {"user_no": user_no, "limit": MOST_SPEAKERS})]
-
-
 # The messages beside a hit come with their first piece; they obey the scope like the hits do.
 _LOAD = """
 WITH wanted AS MATERIALIZED (
@@ -314,26 +299,3 @@ def load_items(
             _LOAD.format(where=scope.where("c")).encode(), values
         )
     ]
-
-
-_HAS_MEMORY = (
-    "SELECT EXISTS (SELECT 1 FROM messages WHERE user_no = %s) OR EXISTS (SELECT 1 FROM facts WHERE user_no = %s)"
-)
-
-
-def has_memory(conn: Connection, user_no: int) -> bool:
-    row = conn.execute(_HAS_MEMORY, (user_no, user_no)).fetchone()
-    return row is not None and bool(row[0])
-
-
-# Local to the transaction, so that it also holds behind a pooler. One user's scan is short: parallel workers and
-# JIT cost more than they give, and reading the whole table instead of the user's part is never right.
-_BOUND = """
-SELECT set_config('statement_timeout', %s, true), set_config('max_parallel_workers_per_gather', '0', true),
-       set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true), set_config('work_mem', '32MB', true)
-"""
-
-
-def bound_reads(conn: Connection, milliseconds: int) -> None:
-    """Set up this transaction for search: statements past that time end with an error; plans follow the user."""
-    conn.execute(_BOUND, (str(max(1, milliseconds)),))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from calmem.errors import Forbidden, Overtaken
 from calmem.model import Session, StoredUser, UserSummary
 from calmem.storage.pool import Connection
 
-_USER = "SELECT user_no, user_id, memory_on, time_zone, key FROM users WHERE user_id = %s"
+COLUMNS = "user_no, user_id, memory_on, time_zone, key"
+_USER = f"SELECT {COLUMNS} FROM users WHERE user_id = %s"
 
 
 def get_user(conn: Connection, user_id: str) -> StoredUser | None:
-    row = conn.execute(_USER, (user_id,)).fetchone()
-    return None if row is None else _user(row)
+    row = conn.execute(_USER.encode(), (user_id,)).fetchone()
+    return None if row is None else from_row(row)
 
 
 _CREATE = "INSERT INTO users (user_id, key) VALUES (%s, %s) ON CONFLICT (user_id) DO NOTHING"
@@ -29,21 +30,22 @@ def ensure_user(conn: Connection, user_id: str) -> StoredUser:
     return user
 
 
-_UPDATE = """
+_UPDATE = f"""
 UPDATE users SET memory_on = coalesce(%(memory_on)s, memory_on), time_zone = coalesce(%(time_zone)s, time_zone)
 WHERE user_no = %(user_no)s
-RETURNING user_no, user_id, memory_on, time_zone, key
+RETURNING {COLUMNS}
 """
 
 
 def update_user(conn: Connection, user_no: int, *, memory_on: bool | None, time_zone: str | None) -> StoredUser | None:
     """Change what is not None; None when the user was deleted meanwhile."""
     values = {"user_no": user_no, "memory_on": memory_on, "time_zone": time_zone}
-    row = conn.execute(_UPDATE, values).fetchone()
-    return None if row is None else _user(row)
+    row = conn.execute(_UPDATE.encode(), values).fetchone()
+    return None if row is None else from_row(row)
 
 
-def _user(row: tuple[object, ...]) -> StoredUser:
+def from_row(row: Sequence[object]) -> StoredUser:
+    """Of COLUMNS."""
     user_no, user_id, memory_on, time_zone, key = row
     assert isinstance(user_no, int)
     assert isinstance(memory_on, bool)
@@ -59,11 +61,12 @@ def own_session(conn: Connection, user_no: int, session_id: str) -> int | None:
     row = conn.execute(_SESSION_OWNER, (session_id,)).fetchone()
     if row is None:
         return None
-    _refuse_foreign(row[0], user_no)
+    refuse_foreign(row[0], user_no)
     return int(row[1])
 
 
-def _refuse_foreign(owner: int, user_no: int) -> None:
+def refuse_foreign(owner: int, user_no: int) -> None:
+    """Raises Forbidden unless the session's owner is the user."""
     if owner != user_no:
         raise Forbidden("session_id: this session is not this user's; choose another id")
 
@@ -84,7 +87,7 @@ def lock_session(conn: Connection, user_no: int, session_id: str) -> tuple[int, 
         row = conn.execute(_LOCK_SESSION, (session_id,)).fetchone()
     if row[0] != user_no and conn.execute(_EXISTS, (user_no,)).fetchone() is None:
         raise Overtaken("the user was deleted at the same moment; try again")  # and may have the session anew
-    _refuse_foreign(row[0], user_no)
+    refuse_foreign(row[0], user_no)
     return row[1], row[2]
 
 

@@ -47,9 +47,9 @@ def parse_halves(rows: Sequence[bytes], dimension: int) -> NDArray[np.float16]:
 
 # One statement, so that marks and rows are of one snapshot.
 _SINCE = """
-SELECT u.vectors_written, u.vectors_removed::text, v.chunk_no, v.written, v.embedding
+SELECT u.vectors_written, u.vectors_removed::text, v.chunk_no, v.written, v.binary
 FROM users u LEFT JOIN LATERAL (
-    SELECT chunk_no, written, embedding FROM vectors
+    SELECT chunk_no, written, halfvec_send(embedding) AS binary FROM vectors
     WHERE user_no = u.user_no AND index_no = %(index_no)s AND written > %(after)s AND written > 0
     ORDER BY written LIMIT %(limit)s
 ) AS v ON true
@@ -62,8 +62,7 @@ def read_since(
 ) -> tuple[Marks, Vectors] | None:
     """The marks, and the oldest `limit` vectors written after the mark `after`; None when the user is gone."""
     values = {"user_no": user_no, "index_no": index_no, "after": after, "limit": limit}
-    with conn.cursor(binary=True) as cursor:
-        rows = cursor.execute(_SINCE, values).fetchall()
+    rows = conn.execute(_SINCE, values).fetchall()
     if not rows:
         return None
     marks = Marks(written=rows[0][0], removed=rows[0][1])

@@ -117,7 +117,7 @@ def render(
 
     Sessions that ran at the same time do not alternate: each comes whole, the one that began first before the other.
 
-    Empty when there is nothing to say. The caller has chosen what fits the budget (see `calmem.ranking.fit`).
+    Empty when there is nothing to say. The caller has chosen what fits the budget (see `calmem.packing.fit`).
     """
     if not items and not facts and not facts_left_out and not new_user:
         return Block(text="", tokens=0, facts_left_out=0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from calmem import budget, ranking, text
+from calmem import budget, packing, text
 from calmem.errors import InvalidInput
 from calmem.model import STYLES, Budget, Fact, Item, Recall, SearchIndex, StoredUser, Style, Tier
 from calmem.models import Models
@@ -134,8 +134,8 @@ class Recaller:
         if memory is not None and limits.episodes > 0:
             ranked = self._find(asked, memory, clock, begun, trace)
 
-        def pack(limits: Budget) -> ranking.Packed:
-            return ranking.fit(
+        def pack(limits: Budget) -> packing.Packed:
+            return packing.fit(
                 ranked,
                 k=asked.k,
                 facts=remembered,

@@ -11,8 +11,8 @@ from calmem import words
 def shares(texts: Sequence[str], query: str, trust: Sequence[float]) -> list[float]:
     """For each text, best first, the largest share it has of what one of the best others says beyond the query, 0 to 1.
 
-    `trust`: how much each of the best is to be trusted, 0 to 1. By pairs of characters, the rare ones among these texts counting more: who has the address that the query names is
-    told in one message, and what he does in another.
+    `trust`: how much each of the best is to be trusted, 0 to 1. By pairs of characters, the rare ones among these texts
+    counting more: who has the address that the query names is told in one message, and what he does in another.
     """
     asked = words.content_pairs(query)
     found = [0.0] * len(texts)

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from calmem import ranking, timephrases, words
+from calmem import packing, ranking, timephrases, words
 from calmem.cache import VectorCache
 from calmem.embedding import Embedder, understands
 from calmem.errors import ModelUnavailable, TransientError
@@ -69,7 +69,7 @@ class Trace:
     near: frozenset[int] = frozenset()  # chunk_nos good enough by meaning alone
     best: frozenset[int] = frozenset()  # chunk_nos that were loaded and ranked, if they were still in sight
     ranked: Sequence[Item] = ()
-    pack: Callable[[Budget], ranking.Packed] | None = None  # what recall makes of `ranked`, for any budget
+    pack: Callable[[Budget], packing.Packed] | None = None  # what recall makes of `ranked`, for any budget
 
 
 def hide_nothing(_conn: Connection) -> list[int]:

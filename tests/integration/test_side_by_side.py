@@ -15,7 +15,7 @@ from calmem.model import Recall
 from calmem.models import Models
 from calmem.queueing import WakeUps
 from calmem.settings import Settings
-from calmem.storage import search, users
+from calmem.storage import opening, search
 from calmem.storage.pool import Database
 from calmem_workers.index import Drainer
 
@@ -62,7 +62,7 @@ def test_words_are_searched_while_the_query_is_embedded(told: Memory, monkeypatc
 def test_the_memory_is_opened_while_the_query_is_embedded(told: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     barrier = Barrier(2, timeout=20)
     monkeypatch.setattr(FastembedEmbedder, "embed_query", meeting(barrier, FastembedEmbedder.embed_query))
-    monkeypatch.setattr(users, "get_user", meeting(barrier, users.get_user))
+    monkeypatch.setattr(opening, "read_asker", meeting(barrier, opening.read_asker))
     ask(told)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calmem import budget, ranking
+from calmem import budget, packing, ranking
 from calmem.hits import DenseHit, DenseHits, Place, Window, WordHit, WordHits
 from calmem.model import Block, Budget, Fact, Item, Style, Tier
 from calmem.ranking import Found
@@ -74,7 +74,7 @@ def fit(
     style: Style = "list",
     new_user: bool = False,
 ) -> tuple[Block, list[Item]]:
-    packed = ranking.fit(
+    packed = packing.fit(
         ranked,
         k=k,
         facts=facts or [],

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from calmem import budget, ranking
+from calmem import budget, packing
 from calmem.errors import TransientError
 from calmem.memory import Memory
 from calmem.model import Item, Lane
@@ -148,7 +148,7 @@ def _ask_all(
         scores: _Scores = {**ranked_scores([item.message_id for item in items], query.relevant)}
         for tokens in budgets:
             limits = replace(full, episodes=min(full.episodes, tokens), block=min(full.block, tokens))
-            packed = ranking.fit(
+            packed = packing.fit(
                 items, k=None, facts=[], zone=ZoneInfo("UTC"), limits=limits, style="list", new_user=False
             )
             wanted = [labelled.contents[one] for one in query.relevant]

@@ -27,14 +27,23 @@ def backend(conn: Connection) -> int:
     return int(row[0])
 
 
-def test_several_statements_come_back_in_their_order_with_their_values(single: Database) -> None:
-    def call(conn: Connection) -> tuple[object, object]:
-        cursor = conn.execute("SELECT %(a)s::text; SELECT %(b)s::bytea", {"a": "O'Brien \\ 100 %", "b": b"\0\xff"})
-        first = cursor.fetchall()
-        assert cursor.nextset()
-        return first, cursor.fetchall()
+@pytest.mark.parametrize("sets", ["", "standard_conforming_strings = off", "bytea_output = escape"])
+def test_several_statements_come_back_in_their_order_with_their_values(settings: Settings, sets: str) -> None:
+    """The values are written into the message, as text: also where the server reads and writes text in its own way."""
+    if sets:
+        with psycopg.connect(settings.database_url, autocommit=True) as conn:
+            conn.execute(f"ALTER DATABASE {conn.info.dbname} SET {sets}".encode())
+    values = {"a": "O'Brien \\ '' 100 % %(b)s ; -- 周", "b": b"\0\\\xff'", "c": ['a"b', "\\", "{,}"]}
 
-    assert single.read(call, 10.0) == ([("O'Brien \\ 100 %",)], [(b"\0\xff",)])
+    def call(conn: Connection) -> list[object]:
+        cursor = conn.execute("SELECT %(a)s::text; SELECT %(b)s::bytea; SELECT %(c)s::text[]", values)
+        found: list[object] = list(cursor)
+        while cursor.nextset():
+            found += cursor
+        return found
+
+    with Database(settings) as database:
+        assert database.read(call, 10.0) == [(value,) for value in values.values()]
 
 
 def test_a_message_is_bounded_and_leaves_nothing_behind(single: Database) -> None:

@@ -93,7 +93,7 @@ class VectorCache:
             return (user_no, index_no) in self._users
 
     def view(self, conn: Connection, scope: Scope, dimension: int) -> View | None:
-        """The scope's vectors as the caller's transaction sees them now; None: ask `storage.search.dense`.
+        """The scope's vectors as the database has them now; None: ask `storage.search.dense`.
 
         One short statement says what was written and removed up to now.
         """

@@ -64,6 +64,13 @@ def test_a_statement_ends_with_its_time_and_the_connection_serves_the_next(singl
     assert single.read(backend, 10.0) == pid
 
 
+def test_a_limit_of_the_server_on_transactions_is_an_outage(settings: Settings) -> None:
+    with psycopg.connect(settings.database_url, autocommit=True) as conn:
+        conn.execute(f"ALTER DATABASE {conn.info.dbname} SET transaction_timeout = '100ms'".encode())
+    with Database(settings) as database, pytest.raises(TransientError, match="longer than the time allowed"):
+        database.read(lambda conn: conn.execute("SELECT pg_sleep(600)"), 10.0)
+
+
 def test_a_refused_statement_is_not_made_again(single: Database) -> None:
     made: list[float] = []
 
@@ -89,3 +96,16 @@ def test_a_read_is_made_again_when_its_connection_turns_out_dead(single: Databas
         other.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
     assert single.read(call, 30.0) != pid
     assert len(made) == 2
+
+
+def test_whatever_a_read_left_open_the_next_has_a_transaction(single: Database) -> None:
+    def call(conn: Connection) -> None:
+        conn.execute("BEGIN")
+        raise ZeroDivisionError
+
+    pid = single.read(backend, 10.0)
+    with pytest.raises(ZeroDivisionError):
+        single.read(call, 10.0)
+    with single.connection() as conn:
+        assert backend(conn) == pid
+        assert conn.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS

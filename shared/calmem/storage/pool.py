@@ -1,7 +1,7 @@
 """Connections: one pool per process, one transaction per `connection()`.
 
-Nothing here or elsewhere leans on the state of a session, so that a pooler in transaction mode may stand before the
-server (docs/several-boxes.md).
+Nothing here or elsewhere leans on the state of a session, beyond the encoding and the form of times, which poolers keep
+for each client: so one in transaction mode may stand before the server (docs/several-boxes.md).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def translated(exc: psycopg.Error) -> CalmemError:
 
     Never its text: that quotes rows, and rows are what people said.
     """
-    if isinstance(exc, pg.QueryCanceled):
+    if isinstance(exc, pg.QueryCanceled | pg.TransactionTimeout):
         return TransientError("the database took longer than the time allowed")
     if isinstance(exc, pg.DeadlockDetected | pg.SerializationFailure | pg.LockNotAvailable):
         return Overtaken("the database asked to try again")
@@ -101,8 +101,10 @@ def network(url: str, *, connect_seconds: int = 10, silence_seconds: int = NETWO
 
 # The server's side of the same: a process that was cut off in the middle of a transaction holds its locks until the
 # server notices. Of the connection, not of the transaction: behind a pooler it is the pooler's to notice its clients.
-_WATCH = """
-SELECT set_config('tcp_keepalives_idle', %(idle)s, false), set_config('tcp_keepalives_interval', %(interval)s, false),
+# And the only form of times that the driver reads, whatever the role's; a pooler keeps that apart for each client.
+_SET_UP = """
+SELECT set_config('datestyle', 'ISO', false),
+       set_config('tcp_keepalives_idle', %(idle)s, false), set_config('tcp_keepalives_interval', %(interval)s, false),
        set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', %(silence_ms)s, false)
 """
 
@@ -202,6 +204,7 @@ class Database:
                     silence_seconds=settings.network_timeout_seconds,
                 ),
                 "application_name": "calmem",
+                "client_encoding": "utf8",  # whatever the role's: people write in every script
                 # A pooler in transaction mode keeps no statement between two transactions.
                 "prepare_threshold": None,
             },
@@ -213,7 +216,7 @@ class Database:
             conn.adapters.register_loader("timestamptz", _UtcLoader)
         silence = self._silence_seconds
         values = {"idle": max(1, silence // 2), "interval": max(1, silence // 4), "silence_ms": silence * 1_000}
-        conn.execute(_WATCH, {name: str(value) for name, value in values.items()})
+        conn.execute(_SET_UP, {name: str(value) for name, value in values.items()})
         conn.commit()
 
     def open(self) -> None:
@@ -261,9 +264,6 @@ class Database:
                     except psycopg.OperationalError:
                         if not conn.closed or time.monotonic() >= deadline:
                             raise
-                    finally:
-                        if not conn.closed:
-                            conn.autocommit, conn.cursor_factory = False, psycopg.Cursor
 
     @contextmanager
     def _lent(self, conn: _Connection, *, answer_by: float) -> Iterator[None]:
@@ -305,6 +305,7 @@ class Database:
             conn = self._pool.getconn(max(0.0, deadline - time.monotonic()))
             conn.answer_by = deadline + ANSWER_GRACE_SECONDS
             try:
+                conn.autocommit, conn.cursor_factory = False, psycopg.Cursor  # `read` leaves them as it needs them
                 ConnectionPool.check_connection(conn)
                 return conn
             except psycopg.Error:

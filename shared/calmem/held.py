@@ -123,8 +123,9 @@ class Held:
         first = 0
         for block, count in parts:
             part = slice(first, first + count)
-            simsimd.cdist(coarse, block.coarse[:count], metric="dot", out=near[None, part])
-            near[part] *= block.scale[:count]
+            # Without its `out`: with it simsimd 6.5 gives back a None that it does not own, until the interpreter aborts.
+            products = np.asarray(simsimd.cdist(coarse, block.coarse[:count], metric="dot"))[0]
+            np.multiply(products, block.scale[:count], out=near[part], casting="same_kind")
             # v.q less v'.q', both rounded, is (v - v').q' + v.(q - q').
             np.multiply(block.length[:count], missing, out=slack[part])
             slack[part] += block.slack[:count] * (length + missing)

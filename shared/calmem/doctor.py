@@ -207,7 +207,10 @@ def _queue(settings: Settings) -> Iterator[Finding]:
 
 
 def _pending(state: QueueState, settings: Settings) -> Finding:
-    found = f"{state.pending} messages, the oldest for {state.oldest_seconds:.0f} s, the oldest live one for {state.live_seconds:.0f} s"
+    found = (
+        f"{state.pending} messages, the oldest for {state.oldest_seconds:.0f} s, "
+        f"the oldest live one for {state.live_seconds:.0f} s"
+    )
     if state.live_seconds > settings.degraded_after_seconds:
         return _warning(
             "pending",

@@ -28,7 +28,7 @@ class Block:
     coarse: NDArray[np.int8]  # (rows, dimension), times `scale` nearly the vector
     scale: NDArray[np.float32]
     slack: NDArray[np.float32]  # how far a product with a unit vector may be off when `coarse` is taken
-    length: NDArray[np.float32]
+    length: NDArray[np.float32]  # not less than the vector's
 
     @classmethod
     def empty(cls, rows: int, dimension: int) -> Block:
@@ -66,7 +66,7 @@ class Block:
 def _coarse(
     vectors: NDArray[np.float16] | NDArray[np.float32],
 ) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Eight bits a component, each row by its largest; the bound on what that costs (Cauchy-Schwarz); the lengths."""
+    """Eight bits a component, each row by its largest; the bound on what that costs (Cauchy-Schwarz); and on the length."""
     exact = vectors.astype(np.float32)
     scale = np.maximum(np.abs(exact).max(axis=1), np.float32(1e-6)) / np.float32(127)
     coarse = np.rint(exact / scale[:, None]).astype(np.int8)
@@ -125,7 +125,7 @@ class Held:
             part = slice(first, first + count)
             # Without its `out`: with it simsimd 6.5 gives back a None that it does not own, until the interpreter aborts.
             products = np.asarray(simsimd.cdist(coarse, block.coarse[:count], metric="dot"))[0]
-            np.multiply(products, block.scale[:count], out=near[part], casting="same_kind")
+            np.multiply(products, block.scale[:count], out=near[part])
             # v.q less v'.q', both rounded, is (v - v').q' + v.(q - q').
             np.multiply(block.length[:count], missing, out=slack[part])
             slack[part] += block.slack[:count] * (length + missing)

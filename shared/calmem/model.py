@@ -35,6 +35,10 @@ class Lane(StrEnum):
     REINDEX = "reindex"
 
 
+# What waits in these, recall cannot find by meaning yet.
+RECALL_LANES = (Lane.LIVE, Lane.BACKFILL)
+
+
 class IndexState(StrEnum):
     """What an index is for; migration 0011 draws the ways between the states."""
 

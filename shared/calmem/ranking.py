@@ -239,7 +239,8 @@ def rank(
 ) -> list[Item]:
     """The loaded items with their scores, best first; with `latest_first` the relevant ones by time.
 
-    `speakers`: the names that the query mentions; `query` is compared with the texts where the weights say so. What an item says of its own counts with its length, up to 200 characters.
+    `speakers`: the names that the query mentions; `query` is compared with the texts where the weights say so. What an
+    item says of its own counts with its length, up to 200 characters.
     """
     by_chunk = {one.chunk_no: one for one in found if one.chunk_no is not None}
     by_place = {one.place: one for one in found if one.chunk_no is None}

@@ -130,9 +130,8 @@ def asking_part(query: str) -> str:
     """Of a long turn in a script without spaces the sentences that ask; of any other query the whole."""
     if script(query) != "cjk":
         return query
-    sentences = _SENTENCE.findall(query.replace("？", "?").replace("！", "!"))
-    asking = [one for one in sentences if one.rstrip().endswith("?")]
-    return "".join(asking) if asking and len(sentences) >= _LONG_TURN and len(asking) < len(sentences) else query
+    asking, others = _asking_and_others(query.replace("？", "?").replace("！", "!"))
+    return asking if asking and others else query
 
 
 def content_pairs(text: str) -> frozenset[str]:
@@ -148,11 +147,17 @@ def _is_stop_pair(pair: str) -> bool:
 
 def _asking(folded: str) -> list[tuple[str, float]]:
     """A query in parts with the weight of their words: of a long turn the sentences that ask, then the others."""
-    sentences = _SENTENCE.findall(folded)
+    asking, others = _asking_and_others(folded)
+    return [(asking, 1.0), (others, _ASIDE)] if asking else [(folded, 1.0)]
+
+
+def _asking_and_others(text: str) -> tuple[str, str]:
+    """Of a long turn the sentences that ask, and the others; of any other text nothing asks."""
+    sentences = _SENTENCE.findall(text)
     asking = [one for one in sentences if one.rstrip().endswith("?")]
-    if len(sentences) < _LONG_TURN or not asking:
-        return [(folded, 1.0)]
-    return [("".join(asking), 1.0), ("".join(one for one in sentences if one not in asking), _ASIDE)]
+    if len(sentences) < _LONG_TURN:
+        asking = []
+    return "".join(asking), "".join(one for one in sentences if one not in asking)
 
 
 def key_tokens(key: bytes, words: Iterable[str]) -> list[int]:

@@ -22,7 +22,8 @@ from calmem_services.local.postgres import EmbeddedPostgres
 from calmem_services.local.redis import EmbeddedRedis
 from tests.support.processes import Process, eventually, running
 from tests.support.reindexing import steer
-from tests.support.workers import READY, count, indexed_exactly_once, record, rows, say
+from tests.support.rows import count, execute
+from tests.support.workers import READY, indexed_exactly_once, record, say
 
 DERIVED = ("index_tasks", "chunks", "vectors")
 
@@ -140,7 +141,7 @@ def test_postgres_restarted_under_a_worker(
         gate.with_suffix(".waiting").unlink()
         record(memory, 30)
         eventually(gate.with_suffix(".waiting").exists, "a batch is being embedded")
-        attempts = rows(settings, "SELECT DISTINCT attempts FROM index_tasks WHERE lease_token IS NOT NULL")
+        attempts = execute(settings, "SELECT DISTINCT attempts FROM index_tasks WHERE lease_token IS NOT NULL")
         postgres.pause()
         try:
             gate.touch()
@@ -278,7 +279,7 @@ def test_deleted_while_it_is_being_embedded(memory: Memory, settings: Settings, 
 
 
 def owners(settings: Settings, table: str) -> dict[str, int]:
-    found = rows(settings, f"SELECT user_id, count(*) FROM {table} JOIN users USING (user_no) GROUP BY user_id")
+    found = execute(settings, f"SELECT user_id, count(*) FROM {table} JOIN users USING (user_no) GROUP BY user_id")
     orphans = count(settings, f"{table} WHERE user_no NOT IN (SELECT user_no FROM users)")
     assert orphans == 0
     return {"ada": 0, "bob": 0} | {str(user): int(str(number)) for user, number in found}
@@ -286,7 +287,7 @@ def owners(settings: Settings, table: str) -> dict[str, int]:
 
 def everything_said_by(settings: Settings, user: str) -> int:
     """Messages of the user that any table still names: every table with a message_no is asked."""
-    tables = rows(
+    tables = execute(
         settings,
         "SELECT table_name FROM information_schema.columns WHERE column_name = 'message_no' AND table_schema = 'public'",
     )
@@ -306,7 +307,7 @@ def test_a_missing_model_is_one_clear_error_before_any_job(memory: Memory, setti
     assert worker.wait() != 0
     assert "CALMEM_MODEL_PATH" in worker.text()
     assert "Traceback" not in worker.text()
-    assert rows(settings, "SELECT attempts, lease_token FROM index_tasks") == [(0, None)]
+    assert execute(settings, "SELECT attempts, lease_token FROM index_tasks") == [(0, None)]
 
 
 def test_another_model_under_the_same_name_is_refused(memory: Memory, settings: Settings, tmp_path: Path) -> None:
@@ -317,7 +318,7 @@ def test_another_model_under_the_same_name_is_refused(memory: Memory, settings: 
     assert worker.wait() != 0
     assert "vectors differ" in worker.text()
     assert "Traceback" not in worker.text()
-    assert rows(settings, "SELECT attempts FROM index_tasks") == [(0,)]
+    assert execute(settings, "SELECT attempts FROM index_tasks") == [(0,)]
 
 
 def test_no_log_holds_text_or_passwords(

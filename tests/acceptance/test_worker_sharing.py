@@ -8,7 +8,8 @@ from calmem.memory import Memory
 from calmem.model import Lane
 from calmem.settings import Settings
 from tests.support.processes import eventually, running
-from tests.support.workers import READY, count, indexed_exactly_once, record, say
+from tests.support.rows import count
+from tests.support.workers import READY, indexed_exactly_once, record, say
 
 
 def test_a_bulk_import_does_not_hold_up_live_messages(memory: Memory, settings: Settings, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_two_hundred_users_stay_within_the_bound_and_the_least_recently_used_lea
             assert bounded.nbytes <= 2 * 2**20
             assert ask(bounded, everybody[0], query) is not None, "the one asked for all the time stays"
         held = [bounded.holds(told.user_no, 1) for told in everybody]
-        # 60 chunks take 60 x 1,176 bytes, so that 29 users fit; the last ones, and the first, which is used all the time.
+        # 60 chunks take 60 x 1,180 bytes, so that 29 users fit; the last ones, and the first, which is used all the time.
         assert held == [True] + [False] * 171 + [True] * 28
     finally:
         bounded.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from html import unescape
 
 import psycopg
@@ -18,19 +17,18 @@ from calmem.settings import Settings
 from calmem.storage.pool import Database
 from calmem_services.console.reading import PAGE
 from tests.support.console import console
+from tests.support.rows import record_lines
 
 
 @pytest.fixture
-def failures(settings: Settings) -> Iterator[Failures]:
-    with Database(settings) as database:
-        yield Failures(database, WakeUps(""))
+def failures(database: Database) -> Failures:
+    return Failures(database, WakeUps(""))
 
 
 def fail(settings: Settings, count: int, *, user: str = "ada") -> list[str]:
     """Messages of the user, set aside three at a moment; their ids in the order of the list."""
     with Memory(settings=settings) as memory:
-        batch = [{"user_id": user, "session_id": user, "role": "user", "content": f"Note {n}."} for n in range(count)]
-        ids = [one.message_id for one in memory.record_many(batch)]
+        ids = record_lines(memory, (f"Note {n}." for n in range(count)), user=user)
     with psycopg.connect(settings.database_url) as conn:
         for place, message_id in enumerate(ids):
             conn.execute(

@@ -14,6 +14,7 @@ from calmem.queueing import WakeUps
 from calmem.settings import Settings
 from calmem.storage.pool import Database
 from calmem_workers.index import Drainer
+from tests.support.reindexing import best, record
 from tests.support.tiny_model import write_tiny_model
 
 KITTENS = "My daughter adores felines and has two kittens."
@@ -25,25 +26,9 @@ def index(settings: Settings) -> int:
         return Drainer(database, settings, Models(settings), WakeUps("")).drain()
 
 
-def record(settings: Settings, *lines: str) -> None:
-    with Memory(settings=settings) as memory:
-        memory.record_many([{"user_id": "ada", "session_id": "old", "role": "user", "content": line} for line in lines])
-
-
 def ask(settings: Settings) -> list[str]:
     """Found by meaning alone, and nothing skipped."""
-    with Memory(settings=settings) as memory:
-        found = memory.recall(
-            user_id="ada",
-            session_id="now",
-            query=QUESTION,
-            current_tokens=0,
-            context_window_capacity=1000,
-            arms=("dense",),
-            k=1,
-        )
-        assert found.degraded is None
-        return [item.text for item in found.items]
+    return best(settings, QUESTION, "dense")
 
 
 def dimensions(settings: Settings) -> set[tuple[int, int]]:

@@ -12,6 +12,7 @@ import pytest
 from calmem.errors import PermanentError, TransientError
 from calmem.settings import Settings
 from calmem.storage.pool import Connection, Database
+from tests.support.postgres import alter_database
 
 
 @pytest.fixture
@@ -27,12 +28,12 @@ def backend(conn: Connection) -> int:
     return int(row[0])
 
 
-@pytest.mark.parametrize("sets", ["", "standard_conforming_strings = off", "bytea_output = escape"])
-def test_several_statements_come_back_in_their_order_with_their_values(settings: Settings, sets: str) -> None:
+@pytest.mark.parametrize("sets", [(), ("standard_conforming_strings = off",), ("bytea_output = escape",)])
+def test_several_statements_come_back_in_their_order_with_their_values(
+    settings: Settings, sets: tuple[str, ...]
+) -> None:
     """The values are written into the message, as text: also where the server reads and writes text in its own way."""
-    if sets:
-        with psycopg.connect(settings.database_url, autocommit=True) as conn:
-            conn.execute(f"ALTER DATABASE {conn.info.dbname} SET {sets}".encode())
+    alter_database(settings.database_url, *sets)
     values = {"a": "O'Brien \\ '' 100 % %(b)s ; -- 周", "b": b"\0\\\xff'", "c": ['a"b', "\\", "{,}"]}
 
     def call(conn: Connection) -> list[object]:
@@ -65,8 +66,7 @@ def test_a_statement_ends_with_its_time_and_the_connection_serves_the_next(singl
 
 
 def test_a_limit_of_the_server_on_transactions_is_an_outage(settings: Settings) -> None:
-    with psycopg.connect(settings.database_url, autocommit=True) as conn:
-        conn.execute(f"ALTER DATABASE {conn.info.dbname} SET transaction_timeout = '100ms'".encode())
+    alter_database(settings.database_url, "transaction_timeout = '100ms'")
     with Database(settings) as database, pytest.raises(TransientError, match="longer than the time allowed"):
         database.read(lambda conn: conn.execute("SELECT pg_sleep(600)"), 10.0)
 

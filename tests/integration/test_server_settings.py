@@ -18,15 +18,10 @@ from calmem.settings import Settings
 from calmem.storage.pool import Database
 from calmem_workers.index import Drainer
 from tests.support.pooler import PGBOUNCER, pooler
+from tests.support.postgres import alter_database
 
 NOW = datetime(2025, 6, 10, 12, tzinfo=UTC)
 ODD = "O'Brien \\' \" %s %(user_id)s {a,b} ; -- \u00e9\u5468\U0001f33f $$ E'\\x27"
-
-
-def set_all(settings: Settings, *sets: str) -> None:
-    with psycopg.connect(settings.database_url, autocommit=True) as conn:
-        for one in sets:
-            conn.execute(f"ALTER DATABASE {conn.info.dbname} SET {one}".encode())
 
 
 def told(memory: Memory) -> None:
@@ -94,14 +89,14 @@ def indexed(settings: Settings) -> tuple[Recall, Recall]:
 )
 def test_recall_says_the_same(settings: Settings, sets: tuple[str, ...]) -> None:
     usual = indexed(settings)
-    set_all(settings, *sets)
+    alter_database(settings.database_url, *sets)
     assert asked(settings) == usual
 
 
 @pytest.mark.skipif(PGBOUNCER is None, reason="there is no pgbouncer here")
 def test_recall_says_the_same_beside_another_client_of_a_pooler(settings: Settings, tmp_path: Path) -> None:
     usual = indexed(settings)
-    set_all(settings, "datestyle = 'SQL, DMY'", "client_encoding = 'LATIN1'")
+    alter_database(settings.database_url, "datestyle = 'SQL, DMY'", "client_encoding = 'LATIN1'")
     with pooler(settings.database_url, tmp_path, connections=1) as url, psycopg.connect(url, autocommit=True) as other:
         for _ in range(2):
             other.execute("SET datestyle = 'German'")

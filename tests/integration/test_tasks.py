@@ -16,7 +16,8 @@ from calmem.settings import Settings
 from calmem.storage import tasks
 from calmem.storage.pool import Database
 from tests.support.processes import eventually
-from tests.support.tasks import LEASE, execute, fail, fresh, index_no, record, suspect
+from tests.support.rows import count, execute
+from tests.support.tasks import LEASE, fail, fresh, index_no, record, suspect
 
 
 def finish(database: Database, token: UUID, results: Sequence[tuple[Claim, Sequence[NewChunk]]]) -> int:
@@ -27,10 +28,6 @@ def finish(database: Database, token: UUID, results: Sequence[tuple[Claim, Seque
 def whole(claim: Claim) -> list[NewChunk]:
     """The message as one chunk, with the span that `record` gave it and some vector."""
     return [NewChunk(span=Span(start=0, end=claim.size), tokens=[7], vector=np.full(4, 0.5, dtype=np.float32))]
-
-
-def count(settings: Settings, table: str) -> int:
-    return int(str(execute(settings, f"SELECT count(*) FROM {table}")[0][0]))
 
 
 def test_a_message_is_leased_to_one_worker(memory: Memory, database: Database) -> None:

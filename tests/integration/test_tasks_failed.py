@@ -9,7 +9,8 @@ from calmem.model import Lane
 from calmem.settings import Settings
 from calmem.storage import tasks
 from calmem.storage.pool import Database
-from tests.support.tasks import MOST, execute, fail, fresh, record, suspect
+from tests.support.rows import execute
+from tests.support.tasks import MOST, fail, fresh, record, suspect
 
 
 def due_now(settings: Settings) -> None:

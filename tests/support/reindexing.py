@@ -17,6 +17,7 @@ from calmem.reindexing import Reindexing
 from calmem.settings import Settings
 from calmem.storage.pool import Database
 from calmem_workers.index import Drainer
+from tests.support.rows import record_lines
 
 PARROT = "He feeds the parrot and the hamster every evening."
 Look = Callable[[SearchIndex, Sequence[str]], None]
@@ -82,8 +83,7 @@ def chunks(settings: Settings) -> dict[int, int]:
 
 def record(settings: Settings, *lines: str, user: str = "ada") -> list[str]:
     with Memory(settings=settings) as memory:
-        batch = [{"user_id": user, "session_id": f"{user}-1", "role": "user", "content": line} for line in lines]
-        return [recorded.message_id for recorded in memory.record_many(batch)]
+        return record_lines(memory, lines, user=user)
 
 
 def notes(count: int) -> list[str]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID, uuid4
 
-import psycopg
-
 from calmem.memory import Memory
 from calmem.model import Claim, Lane
-from calmem.settings import Settings
 from calmem.storage import indexes, tasks
 from calmem.storage.pool import Connection, Database
+from tests.support.rows import record_lines
 
 LEASE = 60.0
 MOST = 5
@@ -18,11 +16,7 @@ MOST = 5
 
 def record(memory: Memory, count: int, *, user: str = "ada", lane: Lane = Lane.LIVE, text: str = "Turn") -> list[str]:
     """`count` messages of the user in one session; their ids."""
-    batch = [
-        {"user_id": user, "session_id": f"{user}-1", "role": "user", "content": f"{text} number {n}."}
-        for n in range(count)
-    ]
-    return [recorded.message_id for recorded in memory.record_many(batch, lane=lane)]
+    return record_lines(memory, (f"{text} number {n}." for n in range(count)), user=user, lane=lane)
 
 
 def index_no(conn: Connection) -> int:
@@ -60,12 +54,6 @@ def suspect(database: Database, *, lease: float = LEASE, token: UUID | None = No
             token=token or uuid4(),
             max_attempts=most,
         )
-
-
-def execute(settings: Settings, sql: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(settings.database_url) as conn:
-        cursor = conn.execute(sql.encode())
-        return cursor.fetchall() if cursor.description else []
 
 
 def fail(database: Database, token: UUID, claim: Claim) -> bool:

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import psycopg
-
 from calmem.memory import Memory
 from calmem.model import Lane
 from calmem.settings import Settings
+from tests.support.rows import count, record_lines
 
 READY = "worker_ready"
 
 
-def record(memory: Memory, count: int, *, user: str = "ada", lane: Lane = Lane.LIVE, words: int = 8) -> list[str]:
-    batch = [
-        {
-            "user_id": user,
-            "session_id": f"{user}-1",
-            "role": "user",
-            "content": f"Turn {number}: " + "the garden gate is green today " * (words // 6),
-        }
-        for number in range(count)
-    ]
-    return [recorded.message_id for recorded in memory.record_many(batch, lane=lane)]
+def record(memory: Memory, number: int, *, user: str = "ada", lane: Lane = Lane.LIVE, words: int = 8) -> list[str]:
+    lines = (f"Turn {n}: " + "the garden gate is green today " * (words // 6) for n in range(number))
+    return record_lines(memory, lines, user=user, lane=lane)
 
 
 def say(memory: Memory, content: str, *, user: str = "ada") -> str:
     return memory.record(user_id=user, session_id=f"{user}-1", role="user", content=content).message_id
-
-
-def rows(settings: Settings, sql: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(settings.database_url) as conn:
-        return conn.execute(sql.encode()).fetchall()
-
-
-def count(settings: Settings, source: str) -> int:
-    return int(str(rows(settings, f"SELECT count(*) FROM {source}")[0][0]))
 
 
 def indexed_exactly_once(settings: Settings, messages: int) -> bool:

@@ -99,7 +99,7 @@ def test_the_best_are_those_of_all_compared_exactly(
 
 
 def test_searching_takes_no_references_that_are_not_its_own() -> None:
-    """A C extension that gives back one None too many ends the process, after some hundred thousand searches."""
+    """A C extension that gives back one None too many ends the process sooner or later."""
     held = Held(removed="", filled=0, written=0, blocks=(), used=0).extended(
         Marks(written=20, removed=""), written(1, 20)
     )

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from calmem import metrics
 from calmem.errors import CalmemError
-from calmem.model import Lane
+from calmem.model import RECALL_LANES, Lane
 from calmem.settings import Settings
 from calmem.storage import indexes, reindexes, stats, tasks
 from calmem.storage.pool import Database
@@ -108,7 +108,7 @@ def router(
             metrics.FAILED.set(state.failed)
         except CalmemError:
             # The process's own metrics matter most when the database is away; a stale gauge would lie.
-            for lane in (Lane.LIVE, Lane.BACKFILL):
+            for lane in RECALL_LANES:
                 metrics.OLDEST_PENDING.labels(lane.value).set(float("nan"))
             metrics.DATABASE_UP.set(0)
         pool = database.stats()

@@ -28,7 +28,6 @@ from calmem.errors import CalmemError, InvalidInput, Overtaken, PermanentError, 
 from calmem.settings import Settings
 
 Connection: TypeAlias = psycopg.Connection[TupleRow]
-RV = TypeVar("RV")
 T = TypeVar("T")
 
 NETWORK_TIMEOUT_SECONDS = 10
@@ -125,7 +124,7 @@ class _Connection(psycopg.Connection[TupleRow]):
 
     answer_by = math.inf
 
-    def wait(self, gen: PQGen[RV], interval: float = _INTERVAL, timeout: float | None = None) -> RV:
+    def wait(self, gen: PQGen[T], interval: float = _INTERVAL, timeout: float | None = None) -> T:
         if self.answer_by == math.inf:
             return super().wait(gen, interval, timeout)
         left = max(0.0, self.answer_by - time.monotonic())

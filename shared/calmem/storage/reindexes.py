@@ -96,7 +96,10 @@ ON CONFLICT (index_no) DO UPDATE SET user_no = 0, message_no = 0, ended_at = NUL
 
 
 def retire(conn: Connection, index_no: int) -> None:
-    """Nothing new is given to the index any more; its rows, tasks too, are removed bit by bit. The caller holds `lock_alone`."""
+    """Nothing new is given to the index any more; its rows, tasks too, are removed bit by bit.
+
+    The caller holds `lock_alone`.
+    """
     indexes.set_states(conn, {index_no: IndexState.RETIRED})
     conn.execute(_RETIRE, (index_no,))
 
@@ -227,7 +230,10 @@ def next_user(conn: Connection, after: int) -> int | None:
 
 
 def remove_rows(conn: Connection, index_no: int, user_no: int, *, limit: int) -> bool:
-    """Remove up to `limit` tasks, then chunks, of the user in a retired index; True when none are left. The caller locked the user."""
+    """Remove up to `limit` tasks, then chunks, of the user in a retired index; True when none are left.
+
+    The caller locked the user.
+    """
     values = {"index_no": index_no, "user_no": user_no, "limit": limit}
     if conn.execute(_REMOVE_TASKS, values).rowcount == limit:
         return False

@@ -19,7 +19,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from calmem.model import Claim, FailedMessage, Lane, NewChunk, QueueState, SearchIndex, Span, Unindexed
+from calmem.model import RECALL_LANES, Claim, FailedMessage, Lane, NewChunk, QueueState, SearchIndex, Span, Unindexed
 from calmem.storage.indexes import vector_literal
 from calmem.storage.pool import Connection
 from calmem.storage.vectors import parse_halves
@@ -314,13 +314,12 @@ def queue_state(conn: Connection) -> QueueState:
     """What waits, by lane, and for how long."""
     rows = {Lane(row[0]): row[1:] for row in conn.execute(_STATE)}
     pending = {lane: int(rows[lane][0]) if lane in rows else 0 for lane in Lane}
-    waited_for = (Lane.LIVE, Lane.BACKFILL)
     return QueueState(
-        pending=sum(pending[lane] for lane in waited_for),
+        pending=sum(pending[lane] for lane in RECALL_LANES),
         pending_by_lane=pending,
         leased=sum(row[1] for row in rows.values()),
         failed=sum(row[2] for row in rows.values()),
-        age_by_lane={lane: float(rows[lane][3]) if lane in rows else 0.0 for lane in waited_for},
+        age_by_lane={lane: float(rows[lane][3]) if lane in rows else 0.0 for lane in RECALL_LANES},
     )
 
 

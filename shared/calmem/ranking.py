@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from heapq import nsmallest
 from math import log1p
 
-from calmem import related
+from calmem import related, soft_match
 from calmem.hits import DenseHit, DenseHits, Place, Window, WordHit, WordHits
 from calmem.model import Item
+from calmem.soft_match import WordTable
 from calmem.words import Script
 
 # "Most recent" orders by time those that say at least so much of what the best one says.
@@ -47,6 +48,7 @@ class Weights:
     telling: float  # for each e-fold of its length
     question: float  # taken off: it asks and does not tell
     related: float = 0.0  # its share of what the best say beyond the query: an answer in two steps
+    soft: float = 0.0  # its share of the query's words that it says otherwise
 
 
 # Fitted on the given part of LoCoMo and MemDaily, rounded (docs/decisions/0004-ranking.md).
@@ -60,6 +62,7 @@ _LATIN = Weights(
     speaker=0.06,
     telling=0.067,
     question=0.10,
+    soft=0.3,
 )
 _CJK = Weights(
     meaning=0.18,
@@ -236,11 +239,12 @@ def rank(
     speakers: Collection[str],
     latest_first: bool,
     query: str = "",
+    table: WordTable | None = None,
 ) -> list[Item]:
     """The loaded items with their scores, best first; with `latest_first` the relevant ones by time.
 
-    `speakers`: the names that the query mentions; `query` is compared with the texts where the weights say so. What an
-    item says of its own counts with its length, up to 200 characters.
+    `speakers`: the names that the query mentions; `query` is compared with the texts where the weights say so, by `table`
+    if there is one. What an item says of its own counts with its length, up to 200 characters.
     """
     by_chunk = {one.chunk_no: one for one in found if one.chunk_no is not None}
     by_place = {one.place: one for one in found if one.chunk_no is None}
@@ -256,28 +260,32 @@ def rank(
         scores = {**hit.scores, "telling": told}
         scored.append((hit.own, replace(item, score=hit.score + told, scores=scores, reasons=reasons)))
     scored.sort(key=_best_first)
+    if weights.soft and table is not None:
+        texts = [item.text for _, item in scored]
+        shares = soft_match.shares(texts, query, table, speakers=speakers)
+        scored = _adding("soft", weights.soft, shares, scored)
     if weights.related:
         most = max((own for own, _ in scored), default=0.0)
         trust = [own / most if most else 0.0 for own, _ in scored[:SEEDS]]
         shares = related.shares([item.text for _, item in scored], query, trust)
-        scored = [
-            (
-                own,
-                replace(
-                    item,
-                    score=item.score + weights.related * share,
-                    scores={**item.scores, "related": weights.related * share},
-                ),
-            )
-            for (own, item), share in zip(scored, shares, strict=True)
-        ]
-        scored.sort(key=_best_first)
+        scored = _adding("related", weights.related, shares, scored)
     if latest_first and scored:
         enough = RECENT_ENOUGH * max(own for own, _ in scored)
         recent = [item for own, item in scored if own >= enough]
         recent.sort(key=lambda i: (i.created_at, i.seq), reverse=True)
         return recent + [item for own, item in scored if own < enough]
     return [item for _, item in scored]
+
+
+def _adding(
+    name: str, weight: float, shares: Sequence[float], scored: Sequence[tuple[float, Item]]
+) -> list[tuple[float, Item]]:
+    """With a further observation of each, best first."""
+    added = [
+        (own, replace(item, score=item.score + weight * share, scores={**item.scores, name: weight * share}))
+        for (own, item), share in zip(scored, shares, strict=True)
+    ]
+    return sorted(added, key=_best_first)
 
 
 def _best_first(scored: tuple[float, Item]) -> tuple[float, datetime, str, int, int]:

@@ -22,6 +22,7 @@ from calmem.hits import DenseHit, DenseHits, Window, WordHits
 from calmem.model import Budget, Item, SearchIndex, StoredUser
 from calmem.models import Models
 from calmem.settings import Settings
+from calmem.soft_match import WordTable
 from calmem.storage import search
 from calmem.storage.pool import ANSWER_GRACE_SECONDS, Connection, Database, bound_reads
 from calmem.storage.search import Scope
@@ -171,7 +172,7 @@ class Searcher:
             else:
                 vector = self._threads.submit(self._embed, query, memory.index, clock)
             dense = self._threads.submit(self._dense, query, vector, scopes, memory.index, clock)
-        dense_hits: DenseHits | None = self._wait(dense, "dense", clock)
+        dense_hits, table = self._wait(dense, "dense", clock) or (None, None)
         word_hits: WordHits | None = self._wait(words_found, "words", clock)
         if "dense" in arms and memory.index.dimension is None:
             dense_hits = DenseHits()  # no vector has been written yet
@@ -230,7 +231,7 @@ class Searcher:
                 [one.place for one in found if one.chunk_no is None],
             )
             return ranking.rank(
-                loaded, found, weights=weights, speakers=named, latest_first=view.latest_first, query=query
+                loaded, found, weights=weights, speakers=named, latest_first=view.latest_first, query=query, table=table
             )
 
         if not told and not near:
@@ -252,8 +253,11 @@ class Searcher:
 
     def _dense(
         self, query: str, vector: Future[NDArray[np.float32]], scopes: Sequence[Scope], index: SearchIndex, clock: Clock
-    ) -> DenseHits:
-        """The hits of every scope; the first is the widest. What needs no vector is done while it is computed."""
+    ) -> tuple[DenseHits, WordTable | None]:
+        """The hits of every scope; the first is the widest. What needs no vector is done while it is computed.
+
+        And the model's words, for the ranking.
+        """
         assert index.dimension is not None
         dimension, limit = index.dimension, self._settings.candidates
         views: list[View | None] = [None] * len(scopes)
@@ -277,11 +281,12 @@ class Searcher:
             return [next(scanned) if held is None else held.dense(near_to, limit) for held in views]
 
         found = clock.stage("dense", compare)
-        return DenseHits(
+        hits = DenseHits(
             hits=list({hit.chunk_no: hit for hits in found for hit in hits}.values()),
             complete=len(found[0]) < limit,
             understood=understood,
         )
+        return hits, embedder.words
 
     def _words(
         self, asked: Sequence[words.QueryWord], user: StoredUser, scopes: Sequence[Scope], clock: Clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -124,6 +124,27 @@ def query_words(text: str, *, speakers: Iterable[str] = ()) -> list[QueryWord]:
             weighted.setdefault(word, QueryWord(word, 1.0, "bigram" if len(word) == 2 else "stem"))
     nameless = {word: one for word, one in weighted.items() if word not in names}
     return list((nameless or weighted or stopped).values())[:MAX_QUERY_WORDS]
+
+
+def english_words(query: str, *, leave_out: Iterable[str] = ()) -> dict[str, float]:
+    """The distinct words of an English query that are no stop words, folded and not stemmed, with their weights.
+
+    None of a query in another language; nor the words of the names `leave_out`.
+    """
+    folded = _fold(query)
+    if script(query) != "latin" or _language(folded) != "english":
+        return {}
+    names = {word for name in leave_out for word in _RUN.findall(_fold(name))}
+    weighted: dict[str, float] = {}
+    for sentences, share in _asking(folded):
+        for word in _RUN.findall(sentences):
+            if len(word) > 1 and word not in stopwords.ENGLISH and word not in names:
+                weighted.setdefault(word, share)
+    return weighted
+
+
+def english_stems(listed: Sequence[str]) -> list[str]:
+    return [_stem(word, "english") for word in listed]
 
 
 def asking_part(query: str) -> str:

@@ -95,6 +95,34 @@ def test_a_broken_directory_is_refused_by_the_file_s_name(copied: Path, file: st
         embedding.load(Settings(model_path=str(copied)))
 
 
+def test_the_model_s_words_are_near_what_means_nearly_the_same(embedder: Embedder) -> None:
+    words = embedder.words
+    assert words is not None
+
+    def cosine(one: str, other: str) -> float:
+        return float(words.vectors[words.rows[one]] @ words.vectors[words.rows[other]])
+
+    assert np.allclose(np.linalg.norm(words.vectors, axis=1), 1, atol=1e-3)
+    assert min(cosine("dog", "puppy"), cosine("bought", "purchase"), cosine("relatives", "family")) > 0.5
+    assert max(cosine("dog", "piano"), cosine("bought", "river"), cosine("pencil", "family")) < 0.25
+
+
+def test_a_directory_needs_no_table_of_words(copied: Path) -> None:
+    (copied / "words.npz").unlink()
+    assert embedding.load(Settings(model_path=str(copied))).words is None
+
+
+@pytest.mark.parametrize("content", ["half", "other"])
+def test_a_damaged_table_of_words_is_refused_by_its_name(copied: Path, content: str) -> None:
+    path = copied / "words.npz"
+    if content == "half":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    else:
+        np.savez(path, words=np.array("one two"), vectors=np.ones((3, 4), np.float16))
+    with pytest.raises(ModelUnavailable, match=r"words\.npz is damaged"):
+        embedding.load(Settings(model_path=str(copied)))
+
+
 def test_where_nothing_can_be_downloaded_the_error_names_three_ways(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

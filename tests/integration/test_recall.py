@@ -137,6 +137,13 @@ def test_an_empty_query_gives_the_facts_and_embeds_nothing(
     assert "embed" not in found.timings_ms
 
 
+def test_what_is_said_in_other_words_counts_by_them(memory: Memory, index: Callable[[], int]) -> None:
+    tell(memory, "The puppy arrived in May.", "The piano arrived in May.", *GARDEN)
+    index()
+    found = {item.text: item.scores for item in memory.search(user_id="ada", query="When did the dog arrive?")}
+    assert found["The puppy arrived in May."]["soft"] > 0 == found["The piano arrived in May."]["soft"]
+
+
 def test_an_unrelated_query_returns_nothing_rather_than_the_least_bad(memory: Memory, index: Callable[[], int]) -> None:
     tell(memory, *GARDEN)
     index()

@@ -35,11 +35,15 @@ class OddEmbedder:
         self.name = real.name
         self.dimension = real.dimension
         self.max_pieces = real.max_pieces
+        self.words = real.words
 
     def count_pieces(self, text: str) -> int:
         if "UNCOUNTABLE" in text:
             raise RuntimeError("the tokenizer met a text that it cannot count")
         return self._real.count_pieces(text)
+
+    def count_unknown(self, text: str) -> int:
+        return self._real.count_unknown(text)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         if self._gate is not None and list(texts) != [PROBE_TEXT]:

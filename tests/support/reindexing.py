@@ -48,9 +48,13 @@ class _LookedAt:
     def __init__(self, real: Embedder, index: SearchIndex, look: Look) -> None:
         self._real, self._index, self._look = real, index, look
         self.name, self.dimension, self.max_pieces = real.name, real.dimension, real.max_pieces
+        self.words = real.words
 
     def count_pieces(self, text: str) -> int:
         return self._real.count_pieces(text)
+
+    def count_unknown(self, text: str) -> int:
+        return self._real.count_unknown(text)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         if list(texts) != [PROBE_TEXT]:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import get_args
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from calmem import budget, packing, ranking
 from calmem.hits import DenseHit, DenseHits, Place, Window, WordHit, WordHits
 from calmem.model import Block, Budget, Fact, Item, Style, Tier
 from calmem.ranking import Found
+from calmem.soft_match import WordTable
 from calmem.words import Script
 from tests.support.items import START, fact, item
 
@@ -58,10 +60,13 @@ def rank(
     latest_first: bool = False,
     query: str = "",
     script: Script = "latin",
+    table: WordTable | None = None,
 ) -> list[Item]:
     loaded = [(Place(int(one.session_id[1:]), one.seq), one) for one in items]
     weights = ranking.weights(script, understood=True)
-    return ranking.rank(loaded, found, weights=weights, speakers=speakers, latest_first=latest_first, query=query)
+    return ranking.rank(
+        loaded, found, weights=weights, speakers=speakers, latest_first=latest_first, query=query, table=table
+    )
 
 
 def fit(
@@ -153,6 +158,18 @@ def test_a_question_says_less_than_a_statement() -> None:
     items = [item("Do you like green tea?", seq=1), item("We do like green tea..", seq=1, session="s2", chunk_no=2)]
     found = fuse([], [word(1, 2.0), word(2, 2.0)], {1: Place(1, 1), 2: Place(2, 1)})
     assert [one.text for one in rank(items, found)] == ["We do like green tea..", "Do you like green tea?"]
+
+
+def test_what_says_the_query_s_words_otherwise_comes_first() -> None:
+    items = [item("The piano came on Monday", seq=1, chunk_no=10), item("The puppy came on Monday", seq=5, chunk_no=20)]
+    found = fuse([], [word(10, 2.0), word(20, 2.0)], {10: Place(1, 1), 20: Place(1, 5)})
+    table = WordTable.of(["dog", "puppy"], np.array([[1.0, 0.0], [0.8, 0.6]], np.float32))
+    asked = "When did the dog come?"
+    assert [one.chunk_no for one in rank(items, found, query=asked)] == [10, 20]
+    puppy, piano = rank(items, found, query=asked, table=table)
+    assert (puppy.chunk_no, piano.chunk_no) == (20, 10)
+    assert puppy.scores["soft"] > 0 == piano.scores["soft"]
+    assert "soft" not in rank(items, found, query=asked, table=table, script="cjk")[0].scores
 
 
 def test_in_chinese_what_the_best_speaks_of_brings_the_second_step_of_an_answer() -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calmem.embedding import CountsUnknown, Embedder
+from calmem.embedding import Embedder
 from calmem.errors import InvalidInput
 
 Verdict = Literal["fit", "weak", "unfit"]
@@ -39,7 +39,7 @@ class Fitness:
     `auc`: how often a paraphrase scores above a pair of unrelated sentences. `auc_same_words`, `auc_negation`: above a
     pair that shares its words but not its meaning, above a sentence and its negation; small models fail here, so the
     verdict leaves them out. `min_cosine`: what 1 % of the unrelated pairs pass. `found`: paraphrases that pass it.
-    `unknown`: word pieces that the vocabulary lacks; None when the embedder cannot tell.
+    `unknown`: word pieces that the vocabulary lacks.
     """
 
     language: str
@@ -47,7 +47,7 @@ class Fitness:
     auc: float
     auc_same_words: float
     auc_negation: float | None
-    unknown: float | None
+    unknown: float
     min_cosine: float
     found: float
     verdict: Verdict
@@ -120,9 +120,7 @@ def _by_row(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np
     return cosines
 
 
-def _unknown(embedder: Embedder, texts: Sequence[str]) -> float | None:
-    if not isinstance(embedder, CountsUnknown):
-        return None
+def _unknown(embedder: Embedder, texts: Sequence[str]) -> float:
     # Its special pieces are no part of the text.
     special = embedder.count_pieces("")
     pieces = sum(max(1, embedder.count_pieces(text) - special) for text in texts)

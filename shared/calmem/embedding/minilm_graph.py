@@ -15,6 +15,7 @@ LAYERS = 6
 HEADS = 12
 HIDDEN = 384
 _EPSILON = 1e-12
+_WORD_PIECES = "embeddings.word_embeddings.weight"
 
 
 def write_graph(weights: Path, path: Path) -> None:
@@ -26,6 +27,12 @@ def write_graph(weights: Path, path: Path) -> None:
         hidden = graph.layer(hidden, bias, layer)
     graph.add("Identity", [hidden], "last_hidden_state")
     onnx.save(graph.model(), str(path))
+
+
+def word_pieces(weights: Path) -> NDArray[np.float32]:
+    """The table by which the model embeds its word pieces, (pieces, 384)."""
+    table: NDArray[np.float32] = load_file(weights)[_WORD_PIECES].astype(np.float32)
+    return table
 
 
 class _Graph:
@@ -56,7 +63,7 @@ class _Graph:
         return self.add("LayerNormalization", [x, scale, bias], output, axis=-1, epsilon=_EPSILON)
 
     def embeddings(self) -> str:
-        words = self.add("Gather", [self.weight("embeddings.word_embeddings.weight"), "input_ids"], "words")
+        words = self.add("Gather", [self.weight(_WORD_PIECES), "input_ids"], "words")
         types = self.add("Gather", [self.weight("embeddings.token_type_embeddings.weight"), "token_type_ids"], "types")
         shape = self.add("Shape", ["input_ids"], "shape")
         length = self.add("Gather", [shape, self.constant("one", np.array([1], np.int64))], "length")

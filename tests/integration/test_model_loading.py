@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from calmem import embedding, models
+from calmem import embedding, models, searching
 from calmem.embedding import Embedder
 from calmem.errors import ModelUnavailable, TransientError
 from calmem.memory import Memory

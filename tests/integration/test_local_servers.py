@@ -113,7 +113,7 @@ def test_servers_end_when_their_starter_is_killed(tmp_path: Path) -> None:
 
 def test_a_child_gets_exactly_these_settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALMEM_MODEL", "somebody/elses")
-    wanted = replace(settings, log_text=True, embed_threads=3)
+    wanted = replace(settings, allow_open=True, embed_threads=3)
     assert Settings.from_env(stack.environment(wanted)) == wanted
 
 

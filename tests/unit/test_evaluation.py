@@ -120,7 +120,7 @@ def test_every_threshold_is_a_setting() -> None:
     [
         "none=1",
         "model=a",
-        "log_text=1",
+        "allow_open=1",
         "min_cosine",
         "min_cosine=",
         "min_cosine=-1",

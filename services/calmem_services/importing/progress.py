@@ -20,23 +20,22 @@ _TTY_SECONDS, _LOG_SECONDS = 0.2, 5.0
 class Progress:
     """On a terminal one line in place, elsewhere a line every few seconds."""
 
-    def __init__(self, out: TextIO, source: Source, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, out: TextIO, source: Source) -> None:
         self._out = out
         self._source = source
-        self._clock = clock
         self._tty = out.isatty()
-        self._began_at = self._shown_at = clock()
+        self._began_at = self._shown_at = time.monotonic()
         self._began_bytes = source.done_bytes
         self._width = 0
 
     @property
     def seconds(self) -> float:
-        return self._clock() - self._began_at
+        return time.monotonic() - self._began_at
 
     def show(self, report: Report) -> None:
-        if self._clock() - self._shown_at < (_TTY_SECONDS if self._tty else _LOG_SECONDS):
+        if time.monotonic() - self._shown_at < (_TTY_SECONDS if self._tty else _LOG_SECONDS):
             return
-        self._shown_at = self._clock()
+        self._shown_at = time.monotonic()
         line = self.line(report)
         if self._tty:
             self._out.write("\r" + line.ljust(self._width))

@@ -69,7 +69,7 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
         _remember(servers, settings)
         times: dict[str, list[float]] = {way: [] for way in _WAYS}
         with servers.process("gateway", settings=settings) as process, httpx.Client(timeout=60) as http:
-            base = f"http://{settings.host}:{settings.gateway_port}"
+            base = settings.url(settings.gateway_port)
             wait_until(lambda: _ready(http, base), "the gateway is ready", process=process)
             contents = texts.turns(rounds + 20, seed=8)
             for number in range(rounds):

@@ -78,7 +78,7 @@ class Bench:
     def service(self, name: str, *, settings: Settings) -> Iterator[httpx.Client]:
         """`calmem serve <name>`, ready, and a client of it."""
         port = settings.ingest_port if name == "ingest" else settings.retrieval_port
-        url = f"http://{settings.host}:{port}"
+        url = settings.url(port)
         with self.process("serve", name, settings=settings) as process, httpx.Client(base_url=url, timeout=60) as http:
             wait_until(lambda: ready(http), f"{name} is ready", process=process)
             yield http

@@ -114,6 +114,10 @@ class Settings:
                 values[setting.name] = _parse(PREFIX + setting.name.upper(), raw, type(setting.default))
         return cls(**values)
 
+    def url(self, port: int) -> str:
+        """Where what listens on `host` and this port is reached from this machine."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{port}"
+
     @property
     def data_path(self) -> Path:
         return Path(self.data_dir).expanduser()

@@ -20,6 +20,7 @@ from calmem_services.local import stack
 from calmem_services.local.postgres import EmbeddedPostgres
 from calmem_services.local.redis import EmbeddedRedis
 from tests.support.processes import eventually
+from tests.support.serving import needs_ipv6
 
 
 def _below(directory: Path) -> list[psutil.Process]:
@@ -117,11 +118,15 @@ def test_a_child_gets_exactly_these_settings(settings: Settings, monkeypatch: py
     assert Settings.from_env(stack.environment(wanted)) == wanted
 
 
-def test_a_taken_port_is_named_with_its_setting(settings: Settings) -> None:
-    (port,) = stack.free_ports(1)
-    with socket.create_server(("127.0.0.1", port)):
-        taken = replace(settings, ingest_port=port)
-        with pytest.raises(PermanentError, match="CALMEM_INGEST_PORT"), stack.run_stack(taken):
+@pytest.mark.parametrize(
+    ("host", "family"),
+    [("127.0.0.1", socket.AF_INET), pytest.param("::1", socket.AF_INET6, marks=needs_ipv6)],
+)
+def test_a_taken_port_is_named_with_its_setting(settings: Settings, host: str, family: socket.AddressFamily) -> None:
+    (ingest, retrieval) = stack.free_ports(2)
+    with socket.create_server((host, retrieval), family=family):
+        taken = replace(settings, host=host, ingest_port=ingest, retrieval_port=retrieval)
+        with pytest.raises(PermanentError, match="CALMEM_RETRIEVAL_PORT"), stack.run_stack(taken):
             pass
 
 

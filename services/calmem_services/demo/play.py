@@ -59,7 +59,7 @@ def _model_directory(settings: Settings) -> str:
 
 
 def _play(stack: Stack) -> None:
-    with httpx.Client(timeout=60) as http:
+    with httpx.Client(timeout=60, trust_env=False) as http:
         turns = 0
         for talk in TALKS:
             messages = _messages(talk)

@@ -211,6 +211,13 @@ def test_a_key_of_one_user_shows_nothing_of_another(served: Console, keys: Keys)
     assert post(served.http, "/retry", token).headers["location"] == "/failed?retried=1"
 
 
+def test_a_number_of_any_length_in_an_address_is_no_crash(served: Console) -> None:
+    asked = {"user": "ada", "session": "ada-1", "active": "9" * 5_000}
+    answer = served.http.get("/session", params=asked)
+    assert answer.status_code == 200
+    assert "in the active context" not in answer.text
+
+
 def test_a_key_in_a_header_is_no_login(served: Console, keys: Keys) -> None:
     key = make(keys, *EVERYTHING)
     assert served.http.get("/users", headers=bearer(key)).headers["location"] == "/login"

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
 
+from calmem.errors import InvalidInput
 from calmem_services.importing.reading import Source
 from calmem_services.importing.running import Report
 
@@ -79,9 +80,13 @@ class BadLines:
     """Says the first bad lines, and writes all of them to a file, one JSON object a line."""
 
     def __init__(self, say: Callable[[str], None], path: Path | None, *, append: bool) -> None:
+        """Raises InvalidInput for a file that cannot be written."""
         self._say = say
-        # By lines, so that what is before a checkpoint is in the file.
-        self._file = None if path is None else path.open("a" if append else "w", encoding="utf-8", buffering=1)
+        try:
+            # By lines, so that what is before a checkpoint is in the file.
+            self._file = None if path is None else path.open("a" if append else "w", encoding="utf-8", buffering=1)
+        except OSError as exc:
+            raise InvalidInput("--errors", f"cannot be written: {exc.strerror}") from exc
         self._count = 0
 
     def note(self, where: str, reason: str) -> None:

@@ -21,7 +21,7 @@ from benchmarks.running import Bench, bench, pending, wait_until
 from calmem import Memory
 from calmem.settings import Settings
 from calmem_services.local.children import die_with_parent
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 
 _EVENT = b'data: {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": null}]}\n\n'
 _END = b'data: {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'

@@ -38,7 +38,7 @@ from calmem.settings import Settings
 from calmem.storage import search
 from calmem.storage.pool import bound_reads
 from calmem.storage.vectors import Marks, Vectors
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 
 SIZES = (1_000, 10_000, 50_000, 200_000)
 CLIENTS = (1, 8, 32)

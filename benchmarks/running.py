@@ -21,9 +21,10 @@ import psycopg
 from calmem.settings import Settings
 from calmem.storage.migrate import migrate
 from calmem_services.local.children import die_with_parent
+from calmem_services.local.ports import free_ports
 from calmem_services.local.postgres import EmbeddedPostgres
 from calmem_services.local.redis import EmbeddedRedis
-from calmem_services.local.stack import environment, free_ports
+from calmem_services.local.stack import environment
 
 _WAIT_SECONDS = 300.0
 _numbers = itertools.count(1)

@@ -15,7 +15,7 @@ from calmem.settings import Settings
 from calmem_services.cli.main import cli
 from calmem_services.http.figures import figures_url, read_figures
 from calmem_services.importing.running import LINE_BYTES
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 from tests.support.cli import Run, history, line
 from tests.support.http import services
 from tests.support.rows import rows

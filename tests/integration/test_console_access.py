@@ -18,7 +18,7 @@ from calmem.memory import Memory
 from calmem.model import KeyScope
 from calmem.settings import Settings
 from calmem_services.console.app import create_app
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 from tests.support.browser import chromium
 from tests.support.console import Console, console, page
 from tests.support.http import client

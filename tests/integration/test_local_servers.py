@@ -17,6 +17,7 @@ import pytest
 from calmem.errors import PermanentError, TransientError
 from calmem.settings import Settings
 from calmem_services.local import stack
+from calmem_services.local.ports import free_ports
 from calmem_services.local.postgres import EmbeddedPostgres
 from calmem_services.local.redis import EmbeddedRedis
 from tests.support.processes import eventually
@@ -123,7 +124,7 @@ def test_a_child_gets_exactly_these_settings(settings: Settings, monkeypatch: py
     [("127.0.0.1", socket.AF_INET), pytest.param("::1", socket.AF_INET6, marks=needs_ipv6)],
 )
 def test_a_taken_port_is_named_with_its_setting(settings: Settings, host: str, family: socket.AddressFamily) -> None:
-    (ingest, retrieval) = stack.free_ports(2)
+    (ingest, retrieval) = free_ports(2)
     with socket.create_server((host, retrieval), family=family):
         taken = replace(settings, host=host, ingest_port=ingest, retrieval_port=retrieval)
         with pytest.raises(PermanentError, match="CALMEM_RETRIEVAL_PORT"), stack.run_stack(taken):
@@ -131,7 +132,7 @@ def test_a_taken_port_is_named_with_its_setting(settings: Settings, host: str, f
 
 
 def test_a_process_that_cannot_start_is_named(settings: Settings, tmp_path: Path) -> None:
-    ingest, retrieval, console = stack.free_ports(3)
+    ingest, retrieval, console = free_ports(3)
     ports = {"ingest_port": ingest, "retrieval_port": retrieval, "console_port": console}
     broken = replace(settings, **ports, host="127.0.0.1", log_level="nonsense")  # type: ignore[arg-type]  # of a mapping
     with (

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from calmem.settings import Settings
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 from tests.support.processes import Process, eventually, running
 
 needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")

@@ -1,4 +1,4 @@
-"""Every benchmark, one after the other, on the same servers."""
+"""Every benchmark that needs no other store (those are `cache` and `peers`), one after the other, on the same servers."""
 
 from __future__ import annotations
 

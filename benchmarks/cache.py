@@ -21,7 +21,7 @@ from calmem import embedding
 from calmem.held import BLOCK_ROWS, Held
 from calmem.storage import vectors
 from calmem.storage.vectors import Marks, Vectors
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 
 SIZES = (1_000, 10_000, 50_000, 200_000)
 TARGET_SIZE = 50_000

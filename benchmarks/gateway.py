@@ -21,7 +21,7 @@ from benchmarks.running import Bench, bench, pending, wait_until
 from calmem import Memory
 from calmem.settings import Settings
 from calmem_services.local.children import die_with_parent
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 
 _EVENT = b'data: {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": null}]}\n\n'
 _END = b'data: {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
@@ -69,7 +69,7 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
         _remember(servers, settings)
         times: dict[str, list[float]] = {way: [] for way in _WAYS}
         with servers.process("gateway", settings=settings) as process, httpx.Client(timeout=60) as http:
-            base = f"http://{settings.host}:{settings.gateway_port}"
+            base = settings.url(settings.gateway_port)
             wait_until(lambda: _ready(http, base), "the gateway is ready", process=process)
             contents = texts.turns(rounds + 20, seed=8)
             for number in range(rounds):

@@ -73,7 +73,7 @@ def measure(servers: Bench, *, quick: bool) -> list[Row]:
 
 
 def chunks_of(contents: Sequence[str], settings: Settings) -> list[str]:
-    """Cut as the worker cuts them, so that all sides embed the same word pieces."""
+    """Cut nearly as the worker cuts them (which looks for white space), so that all sides embed about the same word pieces."""
     return [text[at : at + settings.chunk_chars] for text in contents for at in _starts(text, settings)]
 
 

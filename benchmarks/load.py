@@ -89,7 +89,7 @@ def measure(servers: Bench, *, quick: bool, seconds: float | None = None, client
             name: stack.enter_context(servers.process(*command, settings=settings))
             for name, command in commands.items()
         }
-        urls = [f"http://{settings.host}:{port}" for port in (settings.ingest_port, settings.retrieval_port)]
+        urls = [settings.url(port) for port in (settings.ingest_port, settings.retrieval_port)]
         for url, process in zip(urls, processes.values(), strict=False):
             with httpx.Client(base_url=url) as http:
                 wait_until(partial(ready, http), f"{url} is ready", process=process)

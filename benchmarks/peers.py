@@ -38,7 +38,7 @@ from calmem.settings import Settings
 from calmem.storage import search
 from calmem.storage.pool import bound_reads
 from calmem.storage.vectors import Marks, Vectors
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 
 SIZES = (1_000, 10_000, 50_000, 200_000)
 CLIENTS = (1, 8, 32)
@@ -190,7 +190,7 @@ def _cache(stored: Vectors, asked: _Asked) -> Way:
 
 def _whole(user: str, asked: _Asked, services: Mapping[str, Settings], opened: ExitStack) -> Iterator[Way]:
     for suffix, settings in services.items():
-        url = f"http://{settings.host}:{settings.retrieval_port}"
+        url = settings.url(settings.retrieval_port)
         clients = _Pool(partial(httpx.Client, base_url=url, timeout=60), opened)
 
         note = "one process, from text to block: embeds, 200 by meaning and 200 by words, fused, packed"

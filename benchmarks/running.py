@@ -21,9 +21,10 @@ import psycopg
 from calmem.settings import Settings
 from calmem.storage.migrate import migrate
 from calmem_services.local.children import die_with_parent
+from calmem_services.local.ports import free_ports
 from calmem_services.local.postgres import EmbeddedPostgres
 from calmem_services.local.redis import EmbeddedRedis
-from calmem_services.local.stack import environment, free_ports
+from calmem_services.local.stack import environment
 
 _WAIT_SECONDS = 300.0
 _numbers = itertools.count(1)
@@ -78,7 +79,7 @@ class Bench:
     def service(self, name: str, *, settings: Settings) -> Iterator[httpx.Client]:
         """`calmem serve <name>`, ready, and a client of it."""
         port = settings.ingest_port if name == "ingest" else settings.retrieval_port
-        url = f"http://{settings.host}:{port}"
+        url = settings.url(port)
         with self.process("serve", name, settings=settings) as process, httpx.Client(base_url=url, timeout=60) as http:
             wait_until(lambda: ready(http), f"{name} is ready", process=process)
             yield http

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -51,31 +50,30 @@ def examine(settings: Settings, *, now: Callable[[], datetime] = lambda: datetim
 
     What rests on a failed one is left out. Reads only. `now`: this box's clock.
     """
-    with ExitStack() as stack:
-        conn = None
-        problem = _connection_problem(settings)
-        if problem is not None:
-            yield problem
-        else:
-            database = stack.enter_context(Database(settings))
-            conn = stack.enter_context(database.connection())
+    problem = _connection_problem(settings)
+    if problem is not None:
+        yield problem
+        yield from _queue(settings)
+        return
+    with Database(settings) as database:
+        with database.connection() as conn:
             began = time.perf_counter()
             server = inspection.server(conn)
             yield from _database(server, (time.perf_counter() - began) * 1_000)
             yield _clock(conn, now)
-        index = None
-        if conn is not None:
             schema = _migrations(conn)
             yield schema
             index = indexes.active_index(conn) if schema.state != State.FAILURE else None
+        # Without a transaction: a model may be downloaded for minutes.
         if index is not None:
             yield _model(settings, index)
         yield from _queue(settings)
-        if conn is not None and index is not None:
-            waiting = tasks.queue_state(conn)
-            yield _pending(waiting, settings)
-            yield _failed(waiting)
-            yield _vacuum(conn, index, autovacuum=server.autovacuum)
+        if index is not None:
+            with database.connection() as conn:
+                waiting = tasks.queue_state(conn)
+                yield _pending(waiting, settings)
+                yield _failed(waiting)
+                yield _vacuum(conn, index, autovacuum=server.autovacuum)
 
 
 def _connection_problem(settings: Settings) -> Finding | None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
 from calmem.errors import PermanentError
-from calmem.model import IndexState, Recall, Reindex
+from calmem.model import RECALL_LANES, IndexState, Lane, QueueState, Recall, Reindex
 from calmem.settings import Settings
 
 HTTP = Counter(
@@ -96,6 +96,9 @@ GATEWAY_UNRECORDED = Counter(
     "calmem_gateway_unrecorded_total", "Times that turns of a chat could not be recorded; their replay makes up for it"
 )
 
+_STATES_BESIDE = (IndexState.BUILDING, IndexState.PAUSED, IndexState.KEPT)
+_UNKNOWN = float("nan")
+
 
 def count_recall(found: Recall) -> None:
     """One recall that this process answered."""
@@ -106,6 +109,16 @@ def count_recall(found: Recall) -> None:
         RECALL_SECONDS.labels(stage).observe(milliseconds / 1_000)
 
 
+def show_queue(found: QueueState) -> None:
+    """What waits for its vectors."""
+    for lane in Lane:
+        PENDING.labels(lane.value).set(found.pending_by_lane[lane])
+    for lane, age in found.age_by_lane.items():
+        OLDEST_PENDING.labels(lane.value).set(age)
+    LEASED.set(found.leased)
+    FAILED.set(found.failed)
+
+
 def show_reindex(found: Reindex | None) -> None:
     """The index beside the active one, None when there is none."""
     building = found is not None and found.index.state in (IndexState.BUILDING, IndexState.PAUSED)
@@ -113,9 +126,21 @@ def show_reindex(found: Reindex | None) -> None:
     REINDEX_DONE.set(found.done if found is not None and building else 0)
     REINDEX_FAILED.set(0 if found is None else found.failed)
     left = None if found is None else found.seconds_left
-    REINDEX_SECONDS_LEFT.set(float("nan") if left is None else left)
-    for state in (IndexState.BUILDING, IndexState.PAUSED, IndexState.KEPT):
+    REINDEX_SECONDS_LEFT.set(_UNKNOWN if left is None else left)
+    for state in _STATES_BESIDE:
         REINDEX_STATE.labels(state.value).set(found is not None and found.index.state is state)
+
+
+def show_database_away() -> None:
+    """What is read from the database is not known now; the number read last would lie."""
+    DATABASE_UP.set(0)
+    for gauge in (
+        *(PENDING.labels(lane.value) for lane in Lane),
+        *(OLDEST_PENDING.labels(lane.value) for lane in RECALL_LANES),
+        *(REINDEX_STATE.labels(state.value) for state in _STATES_BESIDE),
+        *(LEASED, FAILED, CHUNKS, REINDEX_MESSAGES, REINDEX_DONE, REINDEX_FAILED, REINDEX_SECONDS_LEFT),
+    ):
+        gauge.set(_UNKNOWN)
 
 
 @contextmanager

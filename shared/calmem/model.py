@@ -200,7 +200,7 @@ class Item:
     end: int
     text: str  # content[start:end]
     score: float = 0.0
-    scores: Mapping[str, float] = field(default_factory=dict)  # cosine, bm25, neighbour …
+    scores: Mapping[str, float] = field(default_factory=dict)  # cosine, bm25, beside …
     reasons: tuple[str, ...] = ()
 
 
@@ -219,7 +219,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class FactVersion:
-    """An earlier value of a fact. `removed`: it was forgotten, not replaced."""
+    """A value of a fact that a later write replaced; forgetting a fact removes these too."""
 
     value: str
     category: str

@@ -13,8 +13,7 @@ T = TypeVar("T")
 
 PAGE = 100
 MAX_PAGE = 1_000
-
-
+# Of one number of a cursor's key.
 _PART_BYTES = 8
 
 

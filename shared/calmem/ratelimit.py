@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 
 import redis
@@ -32,7 +31,6 @@ class RateLimiter:
     def __init__(self, redis_url: str, *, per_minute: int) -> None:
         self._redis = connect(redis_url)
         self._per_minute = per_minute
-        self._lock = threading.Lock()
         self._paused_until = 0.0
 
     def __call__(self, prefix: str) -> int | None:
@@ -46,8 +44,7 @@ class RateLimiter:
         try:
             count, left_ms = self._redis.eval(_COUNT, 1, f"calmem:rate:{prefix}", WINDOW_SECONDS)
         except redis.RedisError as exc:
-            with self._lock:
-                self._paused_until = time.monotonic() + PAUSE_SECONDS
+            self._paused_until = time.monotonic() + PAUSE_SECONDS
             # The text of the error names the server; its class says enough.
             log.warning("rate_limit_unavailable", error=type(exc).__name__)
             metrics.RATE_UNCHECKED.inc()

@@ -33,7 +33,6 @@ class Settings:
     model_path: str = _setting("", "directory with model.onnx and tokenizer files; before bundled and downloaded ones")
     data_dir: str = _setting("~/.calmem", "embedded servers' data, prepared models")
     log_level: str = _setting("info", "debug, info, warning or error")
-    log_text: bool = _setting(False, "write message text into logs (debugging only)")
     runtime: str = _setting(
         "auto",
         "what runs the model: fastembed, openvino, or auto (openvino where installed and the processor has bf16)",
@@ -114,6 +113,10 @@ class Settings:
             if raw != "":
                 values[setting.name] = _parse(PREFIX + setting.name.upper(), raw, type(setting.default))
         return cls(**values)
+
+    def url(self, port: int) -> str:
+        """Where what listens on `host` and this port is reached from this machine."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{port}"
 
     @property
     def data_path(self) -> Path:

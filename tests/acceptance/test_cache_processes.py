@@ -16,7 +16,7 @@ import pytest
 from calmem.memory import Memory
 from calmem.settings import Settings
 from calmem_services.http import wire
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 from tests.support.processes import eventually, running
 
 SAID = (

@@ -16,6 +16,7 @@ SECONDS = 240
 def test_the_demo_ends_well_and_leaves_nothing_running(model_dir: Path, tmp_path: Path) -> None:
     env = environment(replace(Settings(), data_dir=str(model_dir), log_level="warning"))
     env["TMPDIR"] = str(tmp_path)
+    env["HTTP_PROXY"] = "http://127.0.0.1:9"  # of the world outside: what runs here is never asked through it
 
     demo = subprocess.run(
         [sys.executable, "-m", "calmem_services.cli.main", "demo"],

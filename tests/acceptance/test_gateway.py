@@ -15,8 +15,8 @@ import openai
 import psycopg
 
 from calmem.settings import Settings
+from calmem_services.local.ports import free_ports
 from calmem_services.local.postgres import EmbeddedPostgres
-from calmem_services.local.stack import free_ports
 from tests.support.gateway import assistant, system, user
 from tests.support.processes import Process, eventually, running
 from tests.support.serving import ready

@@ -16,7 +16,7 @@ import httpx
 import psycopg
 
 from calmem.settings import Settings
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 from tests.support.processes import Process, eventually
 from tests.support.rows import rows
 from tests.support.serving import ready, serving

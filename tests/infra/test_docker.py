@@ -30,7 +30,9 @@ def test_the_image_runs_as_nobody_in_particular_and_names_no_package_index() -> 
 
 def test_what_is_copied_exists_and_is_not_ignored() -> None:
     kept = (INFRA / "docker" / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
-    for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE.read_text("utf-8"), re.MULTILINE):
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE.read_text("utf-8"), re.MULTILINE)
+    assert copied
+    for sources in copied:
         for source in sources.split():
             assert (ROOT / source).exists(), source
             assert f"!{source}" in kept, source

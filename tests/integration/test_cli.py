@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from prometheus_client import generate_latest
 
 from calmem import metrics
 from calmem.memory import Memory
 from calmem.settings import Settings
 from calmem_services.cli.main import cli
-from calmem_services.http.figures import read_figures
+from calmem_services.http.figures import figures_url, read_figures
 from calmem_services.importing.running import LINE_BYTES
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 from tests.support.cli import Run, history, line
 from tests.support.http import services
 from tests.support.rows import rows
+from tests.support.serving import needs_ipv6
 
 
 def test_every_command_explains_itself(run: Run) -> None:
@@ -265,15 +264,16 @@ def test_settings_hide_secrets(run: Run, settings: Settings) -> None:
     assert settings.database_url not in run("settings").out
 
 
-def test_stats_show_recall_figures_of_the_retrieval_service(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("::1", marks=needs_ipv6)])
+def test_stats_show_recall_figures_of_the_retrieval_service(host: str) -> None:
     metrics.RECALL_SECONDS.clear()  # of what ran in this process before
     for stage, seconds in (("total", 0.004), ("total", 0.004), ("total", 9.0), ("embed", 0.004)):
         metrics.RECALL_SECONDS.labels(stage).observe(seconds)
     metrics.RECALL_TIERS.labels("full").inc(3)
-    page = httpx.Response(200, text=generate_latest().decode())
-    monkeypatch.setattr(httpx, "get", lambda *_args, **_more: page)
-
-    figures = read_figures("http://127.0.0.1:1/metrics")
+    (port,) = free_ports(1)
+    served = replace(Settings(), host=host, retrieval_port=port, metrics_port=port)
+    with metrics.exposed(served):
+        figures = read_figures(figures_url(served))
 
     assert figures is not None
     assert figures.tiers["full"] >= 3

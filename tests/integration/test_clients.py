@@ -109,6 +109,7 @@ def test_the_same_mistake_is_the_same_error_at_every_door(settings: Settings) ->
         "unknown field": lambda m: m.record(**TURN, colour="red"),
         "role": lambda m: m.record(**{**TURN, "role": "robot"}),
         "lane": lambda m: m.record(**TURN, lane="fast"),
+        "the lane of a reindex": lambda m: m.record(**TURN, lane="reindex"),
         "naive time": lambda m: m.record(**TURN, created_at=naive),
         "a day": lambda m: m.record(**TURN, created_at=date(2025, 3, 30)),
         "time in words": lambda m: m.record(**TURN, created_at="yesterday"),

@@ -18,7 +18,7 @@ from calmem.memory import Memory
 from calmem.model import KeyScope
 from calmem.settings import Settings
 from calmem_services.console.app import create_app
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 from tests.support.browser import chromium
 from tests.support.console import Console, console, page
 from tests.support.http import client
@@ -209,6 +209,13 @@ def test_a_key_of_one_user_shows_nothing_of_another(served: Console, keys: Keys)
     assert post(served.http, "/retry", token, message="ben").status_code == 404
     assert rows(served.settings) == before
     assert post(served.http, "/retry", token).headers["location"] == "/failed?retried=1"
+
+
+def test_a_number_of_any_length_in_an_address_is_no_crash(served: Console) -> None:
+    asked = {"user": "ada", "session": "ada-1", "active": "9" * 5_000}
+    answer = served.http.get("/session", params=asked)
+    assert answer.status_code == 200
+    assert "in the active context" not in answer.text
 
 
 def test_a_key_in_a_header_is_no_login(served: Console, keys: Keys) -> None:

@@ -134,6 +134,18 @@ def test_the_model(settings: Settings, tmp_path: Path) -> None:
     assert "CALMEM_MODEL is another/one" in finding.found
 
 
+def test_no_transaction_is_open_while_the_model_is_loaded(settings: Settings) -> None:
+    """It may be downloaded for minutes, and many a server ends a transaction that is idle for so long."""
+    open_ones = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state ~ '^idle in trans'"
+    with psycopg.connect(settings.database_url, autocommit=True) as conn:
+        for finding in examine(settings):
+            if finding.check == "model":
+                assert conn.execute(open_ones).fetchone() == (0,)
+                break
+        else:
+            pytest.fail("the model was not examined")
+
+
 def test_redis(settings: Settings, redis_server: EmbeddedRedis) -> None:
     finding = by_check(examine(replace(settings, redis_url="")))["queue"]
     assert (finding.state, "not set" in finding.found) == (State.WARNING, True)

@@ -93,6 +93,20 @@ def test_without_its_database_a_service_is_alive_and_not_ready(away: Settings) -
             assert "calmem_database_up 0.0" in one.get("/metrics").text
 
 
+def test_without_its_database_figures_of_the_queue_are_unknown(settings: Settings, away: Settings) -> None:
+    with client(create_ingest(settings)) as ingest:
+        ingest.post("/v1/messages", json=MESSAGE)
+        assert 'calmem_pending_messages{lane="live"} 1.0' in ingest.get("/metrics").text
+    with client(create_ingest(away)) as ingest:
+        shown = dict(line.rsplit(" ", 1) for line in ingest.get("/metrics").text.splitlines() if line[0] != "#")
+    for name in (
+        *(f'calmem_{figure}{{lane="live"}}' for figure in ("pending_messages", "oldest_pending_seconds")),
+        *(f"calmem_{figure}" for figure in ("leased_messages", "failed_messages", "chunks", "reindex_messages")),
+        'calmem_reindex_state{state="building"}',
+    ):
+        assert shown[name] == "NaN", name
+
+
 def test_without_its_database_every_route_says_try_again(away: Settings) -> None:
     with services(away) as calmem:
         answers = [

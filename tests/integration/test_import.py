@@ -180,6 +180,16 @@ def test_gz_and_stdin_and_odd_bytes(settings: Settings, memory: Memory, tmp_path
     assert said(sessions(memory, "u")[0]) == [("user", "one \ufffd ."), ("user", "two")]
 
 
+def test_a_file_for_bad_lines_that_cannot_be_written_is_named(settings: Settings, tmp_path: Path) -> None:
+    file = tmp_path / "h.jsonl"
+    file.write_text(turns(1)[0])
+    code, counts, err = run(settings, "--errors", tmp_path / "nowhere" / "errors.jsonl", file)
+
+    assert (code, counts) == (2, None)
+    assert "--errors: cannot be written: No such file or directory" in err
+    assert "Traceback" not in err
+
+
 def test_only_some_bad_lines_are_shown(settings: Settings, tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     file.write_text("no\n" * 50 + turns(1)[0])

@@ -17,9 +17,11 @@ import pytest
 from calmem.errors import PermanentError, TransientError
 from calmem.settings import Settings
 from calmem_services.local import stack
+from calmem_services.local.ports import free_ports
 from calmem_services.local.postgres import EmbeddedPostgres
 from calmem_services.local.redis import EmbeddedRedis
 from tests.support.processes import eventually
+from tests.support.serving import needs_ipv6
 
 
 def _below(directory: Path) -> list[psutil.Process]:
@@ -113,20 +115,24 @@ def test_servers_end_when_their_starter_is_killed(tmp_path: Path) -> None:
 
 def test_a_child_gets_exactly_these_settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALMEM_MODEL", "somebody/elses")
-    wanted = replace(settings, log_text=True, embed_threads=3)
+    wanted = replace(settings, allow_open=True, embed_threads=3)
     assert Settings.from_env(stack.environment(wanted)) == wanted
 
 
-def test_a_taken_port_is_named_with_its_setting(settings: Settings) -> None:
-    (port,) = stack.free_ports(1)
-    with socket.create_server(("127.0.0.1", port)):
-        taken = replace(settings, ingest_port=port)
-        with pytest.raises(PermanentError, match="CALMEM_INGEST_PORT"), stack.run_stack(taken):
+@pytest.mark.parametrize(
+    ("host", "family"),
+    [("127.0.0.1", socket.AF_INET), pytest.param("::1", socket.AF_INET6, marks=needs_ipv6)],
+)
+def test_a_taken_port_is_named_with_its_setting(settings: Settings, host: str, family: socket.AddressFamily) -> None:
+    (ingest, retrieval) = free_ports(2)
+    with socket.create_server((host, retrieval), family=family):
+        taken = replace(settings, host=host, ingest_port=ingest, retrieval_port=retrieval)
+        with pytest.raises(PermanentError, match="CALMEM_RETRIEVAL_PORT"), stack.run_stack(taken):
             pass
 
 
 def test_a_process_that_cannot_start_is_named(settings: Settings, tmp_path: Path) -> None:
-    ingest, retrieval, console = stack.free_ports(3)
+    ingest, retrieval, console = free_ports(3)
     ports = {"ingest_port": ingest, "retrieval_port": retrieval, "console_port": console}
     broken = replace(settings, **ports, host="127.0.0.1", log_level="nonsense")  # type: ignore[arg-type]  # of a mapping
     with (

@@ -9,7 +9,7 @@ import httpx
 
 from calmem import Memory
 from calmem.settings import Settings
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 from calmem_services.mcp.app import create_app
 from tests.support.http import assert_problem, client
 from tests.support.mcp import HELLO, MODES, NAMES, Mode, answer, error, make_key, over_http, run

@@ -11,7 +11,7 @@ import pytest
 from calmem import Memory, metrics
 from calmem.errors import PermanentError
 from calmem.settings import Settings
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 from tests.support.processes import eventually, running
 
 

@@ -16,8 +16,8 @@ from calmem.ratelimit import RateLimiter
 from calmem.settings import Settings
 from calmem_services.http import access
 from calmem_services.ingest.app import create_app as create_ingest
+from calmem_services.local.ports import free_ports
 from calmem_services.local.redis import EmbeddedRedis
-from calmem_services.local.stack import free_ports
 from calmem_services.retrieval.app import create_app as create_retrieval
 from tests.support.http import Services, assert_problem, client
 from tests.support.keys import ADA, MESSAGE, bearer, cli, make

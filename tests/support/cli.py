@@ -13,7 +13,7 @@ import pytest
 
 from calmem.settings import PREFIX, Settings
 from calmem_services.cli.main import main
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 
 
 class Answer:

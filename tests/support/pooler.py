@@ -13,7 +13,7 @@ import psycopg
 from psycopg import conninfo
 
 from calmem_services.local.children import die_with_parent
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 from tests.support.processes import eventually
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")

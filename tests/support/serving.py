@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from calmem.settings import Settings
-from calmem_services.local.stack import free_ports
+from calmem_services.local.ports import free_ports
 from tests.support.processes import Process, eventually, running
+
+needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,8 +65,8 @@ def test_queries_are_read(tmp_path: Path) -> None:
 )
 def test_a_bad_query_is_named_by_line_and_field(tmp_path: Path, change: dict[str, Any], field: str) -> None:
     path = tmp_path / "q.jsonl"
-    path.write_text("\n".join(map(json.dumps, (QUERY, QUERY | change))), "utf-8")
-    with pytest.raises(InvalidInput, match=f"line 2: {field}"):
+    path.write_text("\n\n".join(map(json.dumps, (QUERY, QUERY | change))), "utf-8")
+    with pytest.raises(InvalidInput, match=f"line 3: {field}"):
         read_queries(path, {"m1": "here"})
 
 
@@ -120,7 +120,7 @@ def test_every_threshold_is_a_setting() -> None:
     [
         "none=1",
         "model=a",
-        "log_text=1",
+        "allow_open=1",
         "min_cosine",
         "min_cosine=",
         "min_cosine=-1",

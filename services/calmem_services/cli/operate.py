@@ -147,7 +147,7 @@ def retry(message_id: str | None, every: bool) -> None:
 def settings(as_json: bool) -> None:
     """Every setting: variable, value, default, meaning.
 
-    The two URLs are not shown, since they may hold a password.
+    Of those that hold a password or a key only whether they are set.
     """
     chosen = output.settings()
     rows = []

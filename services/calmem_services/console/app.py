@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http import HTTPStatus
 
 import structlog
@@ -40,9 +40,8 @@ def create_app(settings: Settings) -> FastAPI:
 
     @contextmanager
     def resources() -> Iterator[None]:
-        with database, model.warming():
+        with database, closing(recaller), model.warming():
             yield
-        recaller.close()
 
     app = build("calmem console", "Pages for an operator.", resources=resources, access=access)
     app.include_router(health.router(database, settings, {"model": model.check}, serves_without=True))

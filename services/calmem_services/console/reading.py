@@ -110,7 +110,7 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
             turns=page,
             first=first,
             following=following,
-            active=int(active) if active.isascii() and active.isdigit() else None,
+            active=int(active) if active.isascii() and active.isdigit() and len(active) < 20 else None,
             shown_chars=None if whole else SHOWN_CHARS,
         )
 

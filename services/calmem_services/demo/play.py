@@ -16,7 +16,8 @@ from calmem.embedding import bundled
 from calmem.errors import CalmemError, TransientError
 from calmem.settings import Settings
 from calmem_services.demo.conversation import TALKS, Talk
-from calmem_services.local.stack import Stack, free_ports, run_stack
+from calmem_services.local.ports import free_ports
+from calmem_services.local.stack import Stack, run_stack
 
 USER = "mei"
 WINDOW = 8_000
@@ -59,7 +60,7 @@ def _model_directory(settings: Settings) -> str:
 
 
 def _play(stack: Stack) -> None:
-    with httpx.Client(timeout=60) as http:
+    with httpx.Client(timeout=60, trust_env=False) as http:
         turns = 0
         for talk in TALKS:
             messages = _messages(talk)

@@ -44,7 +44,7 @@ class Labelled:
 
 def read_labelled(history: Path, queries: Path, settings: Settings) -> Labelled:
     """Both files, checked. Raises InvalidInput naming file and line."""
-    rows = read_lines(history)
+    rows = list(read_lines(history).values())
     contents = {
         str(row.get("message_id")): text.escape(text.clean(row.get("content"), limit_bytes=settings.message_bytes))
         for row in rows
@@ -52,7 +52,7 @@ def read_labelled(history: Path, queries: Path, settings: Settings) -> Labelled:
     asked = read_queries(queries, contents)
     if not asked:
         raise InvalidInput(queries.name, "holds no query")
-    both = json.dumps([rows, read_lines(queries)], sort_keys=True)
+    both = json.dumps([rows, list(read_lines(queries).values())], sort_keys=True)
     return Labelled(
         history=rows,
         queries=asked,
@@ -62,9 +62,9 @@ def read_labelled(history: Path, queries: Path, settings: Settings) -> Labelled:
     )
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON Lines file. Raises InvalidInput naming the line."""
-    rows = []
+def read_lines(path: Path) -> dict[int, dict[str, Any]]:
+    """The objects of a JSON Lines file by the number of their line. Raises InvalidInput naming the line."""
+    rows = {}
     # By bytes: text also ends lines at U+2028 and others, which JSON strings may hold.
     for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         if not line.strip():
@@ -75,14 +75,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             raise InvalidInput(f"{path.name} line {number}", "is not JSON") from exc
         if not isinstance(row, dict):
             raise InvalidInput(f"{path.name} line {number}", "is not a JSON object")
-        rows.append(row)
+        rows[number] = row
     return rows
 
 
 def read_queries(path: Path, contents: dict[str, str]) -> list[Query]:
     """Queries whose relevant messages are all in `contents` (message_id -> text). Raises InvalidInput."""
     queries = []
-    for number, row in enumerate(read_lines(path), 1):
+    for number, row in read_lines(path).items():
         where = f"{path.name} line {number}"
         for name in ("query_id", "user_id", "query", "relevant", "category", "asked_at"):
             if name not in row:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -122,16 +122,6 @@ def _index(settings: Settings, workers: int) -> None:
         raise TransientError(f"{state.pending + state.failed} messages could not be indexed; the log above says why")
 
 
-@contextmanager
-def _recaller(settings: Settings, models: RememberingModels) -> Iterator[Recaller]:
-    with Database(settings) as database:
-        recaller = Recaller(database, settings, models)
-        try:
-            yield recaller
-        finally:
-            recaller.close()
-
-
 def _ask_all(
     settings: Settings,
     models: RememberingModels,
@@ -157,7 +147,11 @@ def _ask_all(
         scores["strangers"] = None if stranger is None else float(bool(found(stranger, query)))
         return scores
 
-    with _recaller(settings, models) as recaller, ThreadPoolExecutor(2) as threads:
+    with (
+        Database(settings) as database,
+        closing(Recaller(database, settings, models)) as recaller,
+        ThreadPoolExecutor(2) as threads,
+    ):
 
         def found(user_id: str, query: Query) -> list[Item]:
             return recaller.search(user_id=user_id, query=query.query, k=MAX_K, arms=arms, now=query.asked_at)

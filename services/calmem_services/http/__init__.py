@@ -1,1 +1,1 @@
-"""What every HTTP service shares: problems, bodies, health."""
+"""What every HTTP service shares: access, admission, bodies and schemas, problems, health."""

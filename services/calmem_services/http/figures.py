@@ -24,7 +24,7 @@ class RecallFigures:
 
 def figures_url(settings: Settings) -> str:
     """Where the retrieval service of this machine has them."""
-    return f"http://{settings.host}:{settings.retrieval_port}/metrics"
+    return f"{settings.url(settings.retrieval_port)}/metrics"
 
 
 def read_figures(url: str) -> RecallFigures | None:

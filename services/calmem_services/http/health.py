@@ -11,7 +11,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from calmem import metrics
 from calmem.errors import CalmemError
-from calmem.model import RECALL_LANES, Lane
 from calmem.settings import Settings
 from calmem.storage import indexes, reindexes, stats, tasks
 from calmem.storage.pool import Database
@@ -95,22 +94,14 @@ def router(
         """Prometheus metrics of this process, and the state of the queue."""
         try:
             with database.connection(_WAIT_SECONDS) as conn:
-                state = tasks.queue_state(conn)
+                metrics.show_queue(tasks.queue_state(conn))
                 metrics.CHUNKS.set(stats.estimated_chunks(conn))
                 beside = indexes.in_use(conn)[1:]
                 metrics.show_reindex(reindexes.progress(conn, beside[0]) if beside else None)
-            for lane in Lane:
-                metrics.PENDING.labels(lane.value).set(state.pending_by_lane[lane])
-            metrics.LEASED.set(state.leased)
             metrics.DATABASE_UP.set(1)
-            for lane, age in state.age_by_lane.items():
-                metrics.OLDEST_PENDING.labels(lane.value).set(age)
-            metrics.FAILED.set(state.failed)
         except CalmemError:
-            # The process's own metrics matter most when the database is away; a stale gauge would lie.
-            for lane in RECALL_LANES:
-                metrics.OLDEST_PENDING.labels(lane.value).set(float("nan"))
-            metrics.DATABASE_UP.set(0)
+            # Answered all the same: the process's own metrics matter most when the database is away.
+            metrics.show_database_away()
         pool = database.stats()
         metrics.POOL_CONNECTIONS.labels("open").set(pool["pool_size"])
         metrics.POOL_CONNECTIONS.labels("free").set(pool["pool_available"])

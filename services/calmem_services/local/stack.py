@@ -78,7 +78,6 @@ def run_stack(
     (default: our stderr). Raises PermanentError with the child's name when one ends before it is ready.
     """
     with servers(settings) as running:
-        host = running.host
         commands = [
             ["serve", "ingest"],
             ["serve", "retrieval"],
@@ -93,12 +92,12 @@ def run_stack(
             commands.append(["gateway"])
             ports["gateway"] = running.gateway_port
         for name, port in ports.items():
-            _refuse_taken_port(name, host, port)
+            _refuse_taken_port(name, running.host, port)
         # One port for all of them would stop the second.
         children = _Children(commands, environment(replace(running, metrics_port=0)), log_file)
         try:
             children.launch()
-            urls = {name: f"http://{host}:{port}" for name, port in ports.items()}
+            urls = {name: running.url(port) for name, port in ports.items()}
             for url in urls.values():
                 children.wait_until_ready(url)
             children.watch()
@@ -113,17 +112,8 @@ def run_stack(
             children.stop()
 
 
-def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on right now."""
-    with ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-
-
 def _refuse_taken_port(name: str, host: str, port: int) -> None:
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -164,7 +154,8 @@ class _Children:
         until = time.monotonic() + READY_SECONDS
         while time.monotonic() < until:
             try:
-                if httpx.get(f"{url}/readyz", timeout=10).status_code == 200:
+                # A proxy in the environment is for the world outside.
+                if httpx.get(f"{url}/readyz", timeout=10, trust_env=False).status_code == 200:
                     return
             except httpx.HTTPError:
                 pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -68,12 +68,8 @@ class Resources:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        with self.memory.database:
-            try:
-                with self.memory.model.warming():
-                    yield
-            finally:
-                self._recaller.close()
+        with self.memory.database, closing(self._recaller), self.memory.model.warming():
+            yield
 
 
 def create_server(memory: Memory, bind: Bind) -> Server[Any]:

@@ -95,14 +95,13 @@ _KEY: Schema = {
     "description": "Short stable name in lower case with dots, for example home.city or diet",
 }
 _TIME = "ISO 8601 with an offset, for example 2026-12-01T09:00:00+08:00"
-_TEXT: Schema = {"type": "string"}
 _FACT = schemas.shown(
-    dict.fromkeys(("key", "value", "category", "session_id", "updated_at"), _TEXT),
+    dict.fromkeys(("key", "value", "category", "session_id", "updated_at"), schemas.TEXT),
     sometimes={"expires_at": {"type": "string", "description": "only when it expires"}},
 )
 _ITEM = schemas.shown(
-    {**dict.fromkeys(("text", "role", "session_id", "created_at"), _TEXT), "score": {"type": "number"}},
-    sometimes={"name": _TEXT},
+    {**dict.fromkeys(("text", "role", "session_id", "created_at"), schemas.TEXT), "score": {"type": "number"}},
+    sometimes={"name": schemas.TEXT},
 )
 
 
@@ -131,7 +130,9 @@ def tools(facts: Facts, recaller: Recaller, model: ActiveModel) -> dict[str, Too
         try:
             items = recaller.search(user_id=connection.user_id, k=k, **values)
         except InvalidInput as exc:
-            raise InvalidInput("limit", exc.detail) if exc.field == "k" else exc from exc
+            if exc.field != "k":
+                raise
+            raise InvalidInput("limit", exc.detail) from exc
         return {"items": [_item(wire.item(item)) for item in items]}
 
     every = (
@@ -161,7 +162,7 @@ def tools(facts: Facts, recaller: Recaller, model: ActiveModel) -> dict[str, Too
                 },
                 "expires_at": {"type": "string", "description": f"When it stops being true: {_TIME}"},
             },
-            answer=schemas.shown({"stored": {"type": "boolean"}}, sometimes={"fact": _FACT, "reason": _TEXT}),
+            answer=schemas.shown({"stored": {"type": "boolean"}}, sometimes={"fact": _FACT, "reason": schemas.TEXT}),
             call=remember,
             reads_only=False,
         ),

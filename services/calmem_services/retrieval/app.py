@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -87,9 +87,8 @@ def create_app(settings: Settings) -> FastAPI:
 
     @contextmanager
     def resources() -> Iterator[None]:
-        with database, model.warming():
+        with database, closing(recaller), model.warming():
             yield
-        recaller.close()
 
     app = build(
         "calmem retrieval",

@@ -20,7 +20,7 @@ from calmem.embedding.fastembed_adapter import FastembedEmbedder
 from calmem.embedding.protocol import PROBE_TEXT
 from calmem.errors import ModelUnavailable
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 # Vectors of the two runtimes are used as one: they meet in one search.
 INTERCHANGEABLE_COSINE = 0.9999

@@ -12,7 +12,7 @@ from calmem.embedding.protocol import Embedder
 from calmem.errors import InvalidInput, ModelUnavailable
 from calmem.settings import Settings
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 RUNTIMES = ("auto", "fastembed", "openvino")
 FILES = ("model.onnx", "config.json", "tokenizer.json", "tokenizer_config.json")

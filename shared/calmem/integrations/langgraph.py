@@ -29,7 +29,8 @@ class MemoryNodes:
     """A user's memory in a graph: `recall` before the model, `record` after it.
 
     Whose memory it is comes from the run's config: `{"configurable": {"user_id": …, "thread_id": …}}`; the thread is the
-    session. The state is any with `messages`. In an agent with hooks, `pre_model_hook` and `record` are the two. Raises InvalidInput when one is missing.
+    session; raises InvalidInput when one of the two is missing. The state is any with `messages`. In an agent with hooks,
+    `pre_model_hook` and `record` are the hooks.
     """
 
     def __init__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -102,8 +101,8 @@ def largest_scan(conn: Connection, index: SearchIndex) -> Scan | None:
     values = {**scope.values(), "query": vector_literal(probe), "limit": 1}
     plan = conn.execute(b"EXPLAIN (ANALYZE, FORMAT JSON) " + search.dense_sql(scope).encode(), values).fetchone()
     assert plan is not None
-    parsed = plan[0] if isinstance(plan[0], list) else json.loads(plan[0])
-    scans = [node for node in _nodes(parsed[0]["Plan"]) if node.get("Relation Name") == "vectors"]
+    (explained,) = plan[0]
+    scans = [node for node in _nodes(explained["Plan"]) if node.get("Relation Name") == "vectors"]
     return Scan(
         rows=sum(int(node["Actual Rows"]) for node in scans),
         index_only=all(node["Node Type"] == "Index Only Scan" for node in scans),

@@ -9,7 +9,7 @@ from importlib import resources
 import psycopg
 from psycopg import conninfo, sql
 
-from calmem.errors import PermanentError, TransientError
+from calmem.errors import PermanentError
 from calmem.storage.pool import check_url, network, translated
 
 # Any fixed number that nobody else locks; two migrating processes take turns on it.
@@ -88,7 +88,10 @@ def migrate(
 
 @contextmanager
 def scratch_database(database_url: str, name: str) -> Iterator[str]:
-    """The URL of a new database on the same server, dropped at the end. Raises PermanentError when not allowed to."""
+    """The URL of a new database on the same server, dropped at the end.
+
+    Raises PermanentError when not allowed to, else as `Database.connection`.
+    """
     try:
         with psycopg.connect(database_url, autocommit=True, **network(database_url)) as conn:
             conn.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -98,5 +101,5 @@ def scratch_database(database_url: str, name: str) -> Iterator[str]:
                 conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
     except psycopg.errors.InsufficientPrivilege as exc:
         raise PermanentError("this database user may not create databases, which an evaluation needs") from exc
-    except psycopg.OperationalError as exc:
-        raise TransientError("the database cannot be reached") from exc
+    except psycopg.Error as exc:
+        raise translated(exc) from exc

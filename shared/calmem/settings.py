@@ -11,6 +11,8 @@ from typing import Any
 from calmem.errors import InvalidInput
 
 PREFIX = "CALMEM_"
+# Of any number: what the servers behind take as a time in milliseconds, or a count.
+_LARGEST = 2**31 - 1
 
 
 def _setting(default: Any, meaning: str, *, secret: bool = False) -> Any:
@@ -133,9 +135,10 @@ def _parse(name: str, raw: str, kind: type) -> Any:
     if kind in (int, float):
         try:
             number = kind(raw)
-        except ValueError as exc:
-            raise InvalidInput(name, f"must be a number, not {raw!r}") from exc
-        if not 0 <= number < float("inf"):
-            raise InvalidInput(name, f"must be a number of 0 or more, not {raw!r}")
+        except ValueError:
+            number = -1
+        if not 0 <= number <= _LARGEST:
+            number_kind = "whole number" if kind is int else "number"
+            raise InvalidInput(name, f"must be a {number_kind} from 0 to {_LARGEST}, not {raw!r}")
         return number
     return raw

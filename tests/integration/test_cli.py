@@ -117,6 +117,9 @@ def test_bad_input_is_named_and_stores_nothing(
     [
         ("CALMEM_POOL_SIZE", "many", "stats"),
         ("CALMEM_POOL_SIZE", "0", "stats"),
+        ("CALMEM_POOL_SIZE", "5.5", "stats"),
+        ("CALMEM_RECALL_DEADLINE_MS", "2147483648", "stats"),
+        ("CALMEM_LEASE_SECONDS", "nan", "stats"),
         ("CALMEM_LOG_LEVEL", "loud", "stats"),
         ("CALMEM_DATABASE_URL", "secret-nonsense", "stats"),
         ("CALMEM_DATABASE_URL", "secret-nonsense", "db migrate"),

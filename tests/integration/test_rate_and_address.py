@@ -54,6 +54,22 @@ def test_the_rate_is_limited_per_key_over_all_processes(settings: Settings, keys
         assert ingest.get("/v1/users/ada", headers=bearer(other)).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["serve", "ingest"],
+        ["serve", "retrieval"],
+        ["gateway", "--upstream", "http://127.0.0.1:9/v1"],
+        ["console"],
+        ["mcp", "--http"],
+    ],
+)
+def test_a_rate_without_redis_to_count_in_is_refused(settings: Settings, command: list[str]) -> None:
+    answer = cli(replace(settings, redis_url="", rate_limit_per_minute=60), *command)
+    assert answer.returncode != 0
+    assert "CALMEM_REDIS_URL: must be set" in answer.stderr
+
+
 def test_the_window_ends_by_itself(
     settings: Settings, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

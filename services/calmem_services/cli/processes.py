@@ -10,6 +10,7 @@ from types import FrameType
 
 import click
 
+from calmem.errors import InvalidInput
 from calmem.ratelimit import RateLimiter
 from calmem.settings import Settings
 from calmem_services.cli import output
@@ -136,8 +137,12 @@ def _bound_to(host: str | None) -> Settings:
 
 def _limiter(settings: Settings) -> RateLimiter | None:
     """Made here, since retrieval must not know Redis."""
-    if settings.rate_limit_per_minute == 0 or not settings.redis_url:
+    if settings.rate_limit_per_minute == 0:
         return None
+    if not settings.redis_url:
+        raise InvalidInput(
+            "CALMEM_REDIS_URL", "must be set where CALMEM_RATE_LIMIT_PER_MINUTE is: requests are counted there"
+        )
     return RateLimiter(settings.redis_url, per_minute=settings.rate_limit_per_minute)
 
 

@@ -13,7 +13,7 @@ from calmem.errors import CalmemError, InvalidInput, ModelUnavailable
 from calmem.model import QueueState, SearchIndex
 from calmem.models import Models
 from calmem.settings import Settings
-from calmem.storage import indexes, inspection, tasks
+from calmem.storage import backlog, indexes, inspection
 from calmem.storage.inspection import Server
 from calmem.storage.migrate import migrations
 from calmem.storage.pool import Connection, Database, bound_reads
@@ -70,7 +70,7 @@ def examine(settings: Settings, *, now: Callable[[], datetime] = lambda: datetim
         yield from _queue(settings)
         if index is not None:
             with database.connection() as conn:
-                waiting = tasks.queue_state(conn)
+                waiting = backlog.queue_state(conn)
                 yield _pending(waiting, settings)
                 yield _failed(waiting)
                 yield _vacuum(conn, index, autovacuum=server.autovacuum)

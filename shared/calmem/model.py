@@ -345,16 +345,12 @@ class FailedMessage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueueState:
-    """What is waiting. `age_by_lane` has the age in seconds of the oldest pending message, 0.0 if none.
-
-    `pending` and the ages (of the lanes live and backfill) count what recall waits for; what waits in an index beside the
-    active one is `pending_by_lane` of the lane reindex.
+class Backlog:
+    """What recall waits for, in the lanes live and backfill. `age_by_lane` has the age in seconds of the oldest pending
+    message, 0.0 if none; `failed` counts what was set aside in whichever index.
     """
 
     pending: int
-    pending_by_lane: Mapping[Lane, int]
-    leased: int
     failed: int
     age_by_lane: Mapping[Lane, float]
 
@@ -366,6 +362,14 @@ class QueueState:
     def live_seconds(self) -> float:
         """The age that health goes by: an import may well wait for hours."""
         return self.age_by_lane[Lane.LIVE]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueState(Backlog):
+    """All that is waiting, counted; what waits in an index beside the active one is `pending_by_lane` of the lane reindex."""
+
+    pending_by_lane: Mapping[Lane, int]
+    leased: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from calmem.model import Lane, SearchIndex
 from calmem.settings import Settings
-from calmem.storage import tasks
+from calmem.storage import backlog, tasks
 from calmem.storage.pool import Database
 from tests.support.reindexing import PARROT, best, notes, record, state, steer, vectors, work
 
@@ -28,7 +28,7 @@ def test_a_message_that_fails_in_the_new_index_blocks_nothing(settings: Settings
     assert vectors(once) == {(1, 384): 6, (2, 128): 5}
     with Database(once) as database, database.connection() as conn:
         assert [(failed.index_no, failed.attempts) for _, failed in tasks.list_failed(conn, limit=9)] == [(2, 1)]
-        assert tasks.queue_state(conn).pending == 0
+        assert backlog.queue_state(conn).pending == 0
     assert best(once, "poison bear", "words") == ["A POISON that only one model cannot bear."]
 
 

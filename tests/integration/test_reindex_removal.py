@@ -12,7 +12,7 @@ import pytest
 from calmem.memory import Memory
 from calmem.model import Claim, IndexState, Lane
 from calmem.settings import Settings
-from calmem.storage import tasks
+from calmem.storage import backlog, tasks
 from calmem.storage.pool import Database
 from calmem_workers import reindex
 from tests.support.processes import eventually
@@ -102,12 +102,12 @@ def test_until_its_tasks_are_removed_nobody_sees_them_or_writes_for_them(setting
         )
     with Database(settings) as database:
         with database.connection() as conn:
-            assert len(tasks.list_failed(conn, limit=10)) == tasks.queue_state(conn).failed == 1
+            assert len(tasks.list_failed(conn, limit=10)) == backlog.queue_state(conn).failed == 1
         steer(settings, lambda r: r.cancel())
         with database.connection() as conn:
             assert tasks.list_failed(conn, limit=10) == []
             assert tasks.retry_failed(conn, message_id=None) == (0, set())
-            found = tasks.queue_state(conn)
+            found = backlog.queue_state(conn)
             assert (found.failed, found.leased, found.pending_by_lane[Lane.REINDEX]) == (0, 0, 0)
         ((removed,),) = [state(settings)[1]]
         assert (removed.index.state, removed.failed) == (IndexState.RETIRED, 0)

@@ -13,7 +13,7 @@ import pytest
 from calmem.memory import Memory
 from calmem.model import Claim, Lane, NewChunk, Span
 from calmem.settings import Settings
-from calmem.storage import tasks
+from calmem.storage import backlog, tasks
 from calmem.storage.pool import Database
 from tests.support.processes import eventually
 from tests.support.rows import count, execute
@@ -250,14 +250,14 @@ def test_renewing_never_waits_for_a_deletion(memory: Memory, database: Database,
 
 def test_the_queue_state_counts_by_lane_and_by_age(memory: Memory, database: Database, settings: Settings) -> None:
     with database.connection() as conn:
-        empty = tasks.queue_state(conn)
+        empty = backlog.queue_state(conn)
     record(memory, 3)
     record(memory, 2, lane=Lane.BACKFILL)
     fresh(database, limit=1)
     execute(settings, "UPDATE index_tasks SET created_at = now() - interval '10 minutes' WHERE lane = 'backfill'")
 
     with database.connection() as conn:
-        state = tasks.queue_state(conn)
+        state = backlog.queue_state(conn)
 
     assert (empty.pending, empty.leased, empty.failed, empty.oldest_seconds) == (0, 0, 0, 0.0)
     assert (state.pending, state.leased, state.failed) == (5, 1, 0)

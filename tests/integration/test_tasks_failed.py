@@ -7,7 +7,7 @@ from uuid import uuid4
 from calmem.memory import Memory
 from calmem.model import Lane
 from calmem.settings import Settings
-from calmem.storage import tasks
+from calmem.storage import backlog, tasks
 from calmem.storage.pool import Database
 from tests.support.rows import execute
 from tests.support.tasks import MOST, fail, fresh, record, suspect
@@ -38,7 +38,7 @@ def test_a_failure_comes_back_later_and_is_set_aside_at_last(
     assert suspect(database) == []
     with database.connection() as conn:
         ((_, failed),) = tasks.list_failed(conn, limit=10)
-        state = tasks.queue_state(conn)
+        state = backlog.queue_state(conn)
     assert (failed.message_id, failed.user_id, failed.session_id) == (message_id, "ada", "ada-1")
     assert (failed.attempts, failed.error) == (MOST, "ValueError: no")
     assert (state.pending, state.failed, state.oldest_seconds) == (0, 1, 0.0)
@@ -91,6 +91,6 @@ def test_retry_gives_the_attempts_back(memory: Memory, database: Database, setti
         assert len(tasks.list_failed(conn, limit=10)) == 2
         assert tasks.retry_failed(conn, message_id=None) == (2, {Lane.LIVE})
         assert tasks.list_failed(conn, limit=10) == []
-        assert tasks.queue_state(conn).pending == 4
+        assert backlog.queue_state(conn).pending == 4
     claims = [claim for _ in range(4) for claim in suspect(database)]
     assert [claim.attempts for claim in claims] == [2, 2, 2, 2]

@@ -13,7 +13,7 @@ from calmem.errors import TransientError
 from calmem.model import Lane, QueueState
 from calmem.queueing import WakeUps
 from calmem.settings import Settings
-from calmem.storage import reindexes, tasks
+from calmem.storage import backlog, reindexes, tasks
 from calmem.storage.pool import Database
 
 log = structlog.get_logger(__name__)
@@ -44,7 +44,7 @@ def sweep(database: Database, wake_ups: WakeUps, settings: Settings) -> QueueSta
     """One round. Expired leases need no hand: a claim takes them as they are."""
     with database.connection() as conn:
         dead = tasks.set_aside_dead(conn, max_attempts=settings.max_attempts)
-        state = tasks.queue_state(conn)
+        state = backlog.queue_state(conn)
         beside = reindexes.work_left(conn)
     for lane, wanted in {**state.pending_by_lane, Lane.REINDEX: beside}.items():
         if wanted:

@@ -10,7 +10,7 @@ from calmem.failures import Failures
 from calmem.model import Lane
 from calmem.queueing import WakeUps
 from calmem.settings import PREFIX, Settings
-from calmem.storage import indexes, tasks
+from calmem.storage import backlog, indexes, tasks
 from calmem.storage import migrate as migrations
 from calmem.storage import stats as counting
 from calmem_services.cli import output
@@ -63,7 +63,7 @@ def stats(as_json: bool) -> None:
     """
     chosen = output.settings()
     with output.database() as database, database.connection() as conn:
-        state = tasks.queue_state(conn)
+        state = backlog.queue_state(conn)
         counts = counting.counts(conn)
     late = state.live_seconds > chosen.degraded_after_seconds
     shown = {

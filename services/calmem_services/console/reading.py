@@ -14,7 +14,7 @@ from calmem.failures import Failures
 from calmem.model import KeyScope, Lane
 from calmem.queueing import WakeUps
 from calmem.settings import Settings
-from calmem.storage import stats, tasks
+from calmem.storage import backlog, stats
 from calmem.storage.pool import Database
 from calmem.users import Users
 from calmem_services.console.gate import Gate, Visitor
@@ -43,7 +43,7 @@ def router(gate: Gate, database: Database, settings: Settings) -> APIRouter:
             home = "/user" if visitor.may(KeyScope.RECALL) else "/facts"
             return RedirectResponse(f"{home}?mine=1", status_code=HTTPStatus.SEE_OTHER)
         with database.connection() as conn:
-            queue, rows = tasks.queue_state(conn), stats.counts(conn)
+            queue, rows = backlog.queue_state(conn), stats.counts(conn)
         source = figures_url(settings)
         return render(
             request,

@@ -20,7 +20,7 @@ from calmem.model import Item, Lane
 from calmem.recall import MAX_K, Recaller
 from calmem.searching import ARMS
 from calmem.settings import Settings
-from calmem.storage import tasks
+from calmem.storage import backlog
 from calmem.storage.migrate import migrate, scratch_database
 from calmem.storage.pool import Database
 from calmem_services.evaluation.data import Labelled, Query
@@ -117,7 +117,7 @@ def _index(settings: Settings, workers: int) -> None:
     if any(codes):
         raise TransientError("a worker process failed; its log above says why")
     with Database(settings) as database, database.connection() as conn:
-        state = tasks.queue_state(conn)
+        state = backlog.queue_state(conn)
     if state.pending or state.failed:
         raise TransientError(f"{state.pending + state.failed} messages could not be indexed; the log above says why")
 

@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from calmem import metrics
 from calmem.errors import CalmemError
 from calmem.settings import Settings
-from calmem.storage import indexes, reindexes, stats, tasks
+from calmem.storage import backlog, indexes, reindexes, stats
 from calmem.storage.pool import Database
 
 # Longest wait for the database of one look at it.
@@ -26,8 +26,8 @@ _READY_SCHEMA: dict[str, Any] = {
         "checks": {"type": "object", "additionalProperties": {"type": "string"}},
         "oldest_pending_seconds": {"type": ["number", "null"]},
         "oldest_live_seconds": {"type": ["number", "null"], "description": "what degraded goes by"},
-        "pending": {"type": ["integer", "null"]},
-        "failed": {"type": ["integer", "null"]},
+        "pending": {"type": ["integer", "null"], "description": f"of each lane {backlog.MOST_COUNTED} are counted"},
+        "failed": {"type": ["integer", "null"], "description": f"{backlog.MOST_COUNTED} are counted"},
     },
 }
 
@@ -58,7 +58,7 @@ def router(
         pending = failed = None
         try:
             with database.connection(_WAIT_SECONDS) as conn:
-                state = tasks.queue_state(conn)
+                state = backlog.read(conn)
             oldest, live = round(state.oldest_seconds, 1), round(state.live_seconds, 1)
             pending, failed = state.pending, state.failed
             results["database"] = "ok"
@@ -94,7 +94,7 @@ def router(
         """Prometheus metrics of this process, and the state of the queue."""
         try:
             with database.connection(_WAIT_SECONDS) as conn:
-                metrics.show_queue(tasks.queue_state(conn))
+                metrics.show_queue(backlog.queue_state(conn))
                 metrics.CHUNKS.set(stats.estimated_chunks(conn))
                 beside = indexes.in_use(conn)[1:]
                 metrics.show_reindex(reindexes.progress(conn, beside[0]) if beside else None)

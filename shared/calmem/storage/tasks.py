@@ -19,7 +19,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from calmem.model import RECALL_LANES, Claim, FailedMessage, Lane, NewChunk, QueueState, SearchIndex, Span, Unindexed
+from calmem.model import Claim, FailedMessage, Lane, NewChunk, SearchIndex, Span, Unindexed
 from calmem.storage.indexes import vector_literal
 from calmem.storage.pool import Connection
 from calmem.storage.vectors import parse_halves
@@ -301,28 +301,6 @@ def set_aside_dead(conn: Connection, *, max_attempts: int) -> int:
 
 
 # Nobody waits for what a reindex still has to do: it is a lane of its own.
-_STATE = """
-SELECT CASE WHEN i.state = 'active' THEN t.lane ELSE 'reindex' END AS lane,
-       count(*) FILTER (WHERE failed_at IS NULL), count(*) FILTER (WHERE lease_until >= clock_timestamp()),
-       count(*) FILTER (WHERE failed_at IS NOT NULL),
-       coalesce(extract(epoch FROM clock_timestamp() - min(t.created_at) FILTER (WHERE failed_at IS NULL)), 0)::float8
-FROM index_tasks t JOIN search_indexes i USING (index_no) WHERE i.state <> 'retired' GROUP BY 1
-"""
-
-
-def queue_state(conn: Connection) -> QueueState:
-    """What waits, by lane, and for how long."""
-    rows = {Lane(row[0]): row[1:] for row in conn.execute(_STATE)}
-    pending = {lane: int(rows[lane][0]) if lane in rows else 0 for lane in Lane}
-    return QueueState(
-        pending=sum(pending[lane] for lane in RECALL_LANES),
-        pending_by_lane=pending,
-        leased=sum(row[1] for row in rows.values()),
-        failed=sum(row[2] for row in rows.values()),
-        age_by_lane={lane: float(rows[lane][3]) if lane in rows else 0.0 for lane in RECALL_LANES},
-    )
-
-
 # Before every failure.
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LIST_FAILED = """

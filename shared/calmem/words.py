@@ -129,7 +129,7 @@ def query_words(text: str, *, speakers: Iterable[str] = ()) -> list[QueryWord]:
 def english_words(query: str, *, leave_out: Iterable[str] = ()) -> dict[str, float]:
     """The distinct words of an English query that are no stop words, folded and not stemmed, with their weights.
 
-    None of a query in another language; nor the words of the names `leave_out`.
+    Those that ask first, at most 128. None of a query in another language; nor the words of the names `leave_out`.
     """
     folded = _fold(query)
     if script(query) != "latin" or _language(folded) != "english":
@@ -140,7 +140,7 @@ def english_words(query: str, *, leave_out: Iterable[str] = ()) -> dict[str, flo
         for word in _RUN.findall(sentences):
             if len(word) > 1 and word not in stopwords.ENGLISH and word not in names:
                 weighted.setdefault(word, share)
-    return weighted
+    return dict(list(weighted.items())[:MAX_QUERY_WORDS])
 
 
 def english_stems(listed: Sequence[str]) -> list[str]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calmem import words
 from calmem.soft_match import NEAR, WordTable, shares
-from calmem.words import english_stems, english_words
 
 # In the plane, so that every cosine can be seen: dog and puppy 0.8, dog and piano 0, river and stream 0.96.
 _VECTORS = {
@@ -52,7 +52,7 @@ def test_a_word_that_the_table_lacks_lowers_the_share() -> None:
 
 def test_what_the_query_says_aside_counts_less() -> None:
     aside = "I have seen the river. It was raining. Where is the dog?"
-    asked = english_words(aside)
+    asked = words.english_words(aside)
     assert asked["dog"] == 1.0 > asked["river"] > 0
     both, alone = shares(["stream", "puppy"], aside, TABLE)
     assert 0 < both < alone
@@ -68,6 +68,15 @@ def test_nothing_is_matched_softly_in_other_languages_nor_names_nor_stop_words(
     assert shares(["puppy", "stream"], query, TABLE, speakers=speakers) == [0.0, 0.0]
 
 
+def test_a_query_of_any_length_has_so_many_words() -> None:
+    """What asks counts first: the dog in the question, the river in the long story before it not any more."""
+    story = "".join(f"It was number{n}. " for n in range(words.MAX_QUERY_WORDS)) + "The river. "
+    asked = words.english_words(story + "Where is the dog?")
+    assert len(asked) == words.MAX_QUERY_WORDS
+    assert "dog" in asked
+    assert "river" not in asked
+
+
 def test_no_texts_have_no_shares() -> None:
     assert shares([], "dog", TABLE) == []
 
@@ -77,8 +86,8 @@ _some_text = st.lists(st.sampled_from([*_VECTORS, "quokka", "the", "Ünï", "x",
 
 @given(st.lists(_some_text, min_size=1, max_size=5), _some_text)
 def test_it_is_what_its_definition_says(texts: list[str], query: str) -> None:
-    asked = dict.fromkeys(english_words(query), 1.0)
-    stem = dict(zip(_VECTORS, english_stems(list(_VECTORS)), strict=True))
+    asked = dict.fromkeys(words.english_words(query), 1.0)
+    stem = dict(zip(_VECTORS, words.english_stems(list(_VECTORS)), strict=True))
     said = [{word for word in text.split() if word in _VECTORS} for text in texts]
     expected = [0.0] * len(texts)
     mass = 0.0
@@ -86,12 +95,12 @@ def test_it_is_what_its_definition_says(texts: list[str], query: str) -> None:
         if word not in _VECTORS:
             mass += log(2 * len(texts) + 2)
             continue
-        has = [any(stem[one] == stem[word] for one in words) for words in said]
+        has = [any(stem[one] == stem[word] for one in one_said) for one_said in said]
         idf = log(1 + (len(texts) - sum(has) + 0.5) / (sum(has) + 0.5))
         mass += idf
-        for no, words in enumerate(said):
+        for no, one_said in enumerate(said):
             if not has[no]:
-                cosines = [float(np.dot(_VECTORS[word], _VECTORS[one])) for one in words]
+                cosines = [float(np.dot(_VECTORS[word], _VECTORS[one])) for one in one_said]
                 expected[no] += idf * max(0.0, (max(cosines, default=0.0) - NEAR) / (1 - NEAR))
     known = any(word in _VECTORS for word in asked)
     assert shares(texts, query, TABLE) == pytest.approx([one / mass if known else 0.0 for one in expected], abs=1e-6)

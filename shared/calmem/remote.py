@@ -201,7 +201,8 @@ def _address(setting: str, url: str) -> str:
     except httpx.InvalidURL:
         parsed = httpx.URL()
     if url and (parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment):
-        raise InvalidInput(setting, "must be an address such as http://127.0.0.1:8101")
+        port = 8102 if setting == "CALMEM_RETRIEVAL_URL" else 8101
+        raise InvalidInput(setting, f"must be an address such as http://127.0.0.1:{port}")
     return url.rstrip("/")
 
 

@@ -13,6 +13,7 @@ from calmem.errors import InvalidInput
 PREFIX = "CALMEM_"
 # Of any number: what the servers behind take as a time in milliseconds, or a count.
 _LARGEST = 2**31 - 1
+_LARGEST_PORT = 65_535
 
 
 def _setting(default: Any, meaning: str, *, secret: bool = False) -> Any:
@@ -137,8 +138,9 @@ def _parse(name: str, raw: str, kind: type) -> Any:
             number = kind(raw)
         except ValueError:
             number = -1
-        if not 0 <= number <= _LARGEST:
+        largest = _LARGEST_PORT if name.endswith("_PORT") else _LARGEST
+        if not 0 <= number <= largest:
             number_kind = "whole number" if kind is int else "number"
-            raise InvalidInput(name, f"must be a {number_kind} from 0 to {_LARGEST}, not {raw!r}")
+            raise InvalidInput(name, f"must be a {number_kind} from 0 to {largest}, not {raw!r}")
         return number
     return raw

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -12,7 +12,7 @@ from calmem import queueing
 from calmem.errors import CalmemError, InvalidInput, ModelUnavailable
 from calmem.model import QueueState, SearchIndex
 from calmem.models import Models
-from calmem.settings import Settings
+from calmem.settings import Settings, unknown
 from calmem.storage import backlog, indexes, inspection
 from calmem.storage.inspection import Server
 from calmem.storage.migrate import migrations
@@ -45,11 +45,18 @@ class Finding:
     mend: str | None = None
 
 
-def examine(settings: Settings, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Iterator[Finding]:
+def examine(
+    settings: Settings,
+    *,
+    environ: Mapping[str, str] | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> Iterator[Finding]:
     """Every check in the order in which they rest on one another, as each is done.
 
-    What rests on a failed one is left out. Reads only. `now`: this box's clock.
+    What rests on a failed one is left out. Reads only. `environ`: where the settings came
+    from, to find misspelt ones. `now`: this box's clock.
     """
+    yield from _strange_settings(environ or {})
     problem = _connection_problem(settings)
     if problem is not None:
         yield problem
@@ -74,6 +81,12 @@ def examine(settings: Settings, *, now: Callable[[], datetime] = lambda: datetim
                 yield _pending(waiting, settings)
                 yield _failed(waiting)
                 yield _vacuum(conn, index, autovacuum=server.autovacuum)
+
+
+def _strange_settings(environ: Mapping[str, str]) -> Iterator[Finding]:
+    for name, meant in unknown(environ).items():
+        mend = "see `calmem settings` for those there are, or unset it" if meant is None else f"{meant} was meant?"
+        yield _warning("settings", f"{name} is set and is no setting of calmem", mend)
 
 
 def _connection_problem(settings: Settings) -> Finding | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ _LARGEST = 2**31 - 1
 _LARGEST_PORT = 65_535
 
 
-def _setting(default: Any, meaning: str, *, secret: bool = False) -> Any:
-    return field(default=default, metadata={"meaning": meaning, "secret": secret})
+def _setting(default: Any, meaning: str, *, secret: bool = False, most: int = _LARGEST) -> Any:
+    return field(default=default, metadata={"meaning": meaning, "secret": secret, "most": most})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +43,9 @@ class Settings:
     )
     embed_threads: int = _setting(1, "threads of the embedding runtime per process")
     host: str = _setting("127.0.0.1", "address the services bind to")
-    ingest_port: int = _setting(8101, "port of the ingest service")
-    retrieval_port: int = _setting(8102, "port of the retrieval service")
-    gateway_port: int = _setting(8103, "port of the gateway")
+    ingest_port: int = _setting(8101, "port of the ingest service", most=_LARGEST_PORT)
+    retrieval_port: int = _setting(8102, "port of the retrieval service", most=_LARGEST_PORT)
+    gateway_port: int = _setting(8103, "port of the gateway", most=_LARGEST_PORT)
     gateway_upstream_url: str = _setting("", "the OpenAI-compatible server behind the gateway, up to and with /v1")
     gateway_upstream_key: str = _setting("", "its key; empty: each client's own is handed on", secret=True)
     gateway_inject: str = _setting(
@@ -61,12 +62,14 @@ class Settings:
     gateway_summary_tokens: int = _setting(400, "longest summary; never more than a tenth of the window")
     gateway_deadline_ms: int = _setting(500, "time memory may add to a chat request; later it passes unchanged")
     gateway_timeout_seconds: float = _setting(600.0, "longest silence of the upstream")
-    console_port: int = _setting(8104, "port of the web console")
+    console_port: int = _setting(8104, "port of the web console", most=_LARGEST_PORT)
     console_login_hours: float = _setting(12.0, "how long a login to the web console lasts")
-    mcp_port: int = _setting(8105, "port of the MCP server over HTTP")
+    mcp_port: int = _setting(8105, "port of the MCP server over HTTP", most=_LARGEST_PORT)
     mcp_user: str = _setting("", "whose memory `calmem mcp` over stdio opens")
     mcp_session: str = _setting("", "session that facts from MCP are written to; empty: one of the user's own")
-    metrics_port: int = _setting(0, "port on which a worker or sweeper serves /metrics, on CALMEM_HOST; 0: none")
+    metrics_port: int = _setting(
+        0, "port on which a worker or sweeper serves /metrics, on CALMEM_HOST; 0: none", most=_LARGEST_PORT
+    )
     allow_open: bool = _setting(False, "serve on any address without API keys; only behind your own proxy")
     rate_limit_per_minute: int = _setting(0, "requests of one API key per minute, counted in Redis; 0: no limit")
     max_concurrent_requests: int = _setting(8, "requests that ingest and retrieval each work on at once per process")
@@ -92,7 +95,7 @@ class Settings:
         120.0, "age of the oldest pending live message at which /readyz reports degraded"
     )
     recall_deadline_ms: int = _setting(300, "time a recall may take; it answers with what it has")
-    min_cosine: float = _setting(0.4, "least cosine of a hit found by meaning alone")
+    min_cosine: float = _setting(0.4, "least cosine of a hit found by meaning alone", most=1)
     candidates: int = _setting(200, "hits taken from each arm of the search")
     cache_megabytes: int = _setting(0, "memory of the retrieval process for users' vectors; 0: search in Postgres only")
     full_episode_tokens: int = _setting(900, "tier full: tokens of episodes")
@@ -112,9 +115,11 @@ class Settings:
         env = os.environ if environ is None else environ
         values: dict[str, Any] = {}
         for setting in fields(cls):
-            raw = env.get(PREFIX + setting.name.upper(), "")
+            raw = env.get(variable(setting.name), "")
             if raw != "":
-                values[setting.name] = _parse(PREFIX + setting.name.upper(), raw, type(setting.default))
+                values[setting.name] = _parse(
+                    variable(setting.name), raw, type(setting.default), setting.metadata["most"]
+                )
         return cls(**values)
 
     def url(self, port: int) -> str:
@@ -126,7 +131,19 @@ class Settings:
         return Path(self.data_dir).expanduser()
 
 
-def _parse(name: str, raw: str, kind: type) -> Any:
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def unknown(environ: Mapping[str, str]) -> dict[str, str | None]:
+    """The variables that look like a setting and are none, each with the setting that was probably meant."""
+    known = [variable(setting.name) for setting in fields(Settings)]
+    strange = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
+    return {name: next(iter(get_close_matches(name, known, n=1, cutoff=0.8)), None) for name in strange}
+
+
+def _parse(name: str, raw: str, kind: type, most: int) -> Any:
     if kind is bool:
         if raw.lower() in ("1", "true", "yes", "on"):
             return True
@@ -138,9 +155,8 @@ def _parse(name: str, raw: str, kind: type) -> Any:
             number = kind(raw)
         except ValueError:
             number = -1
-        largest = _LARGEST_PORT if name.endswith("_PORT") else _LARGEST
-        if not 0 <= number <= largest:
+        if not 0 <= number <= most:
             number_kind = "whole number" if kind is int else "number"
-            raise InvalidInput(name, f"must be a {number_kind} from 0 to {largest}, not {raw!r}")
+            raise InvalidInput(name, f"must be a {number_kind} from 0 to {most}, not {raw!r}")
         return number
     return raw

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,15 @@ def test_a_wrong_setting_is_named_and_not_repeated(run: Run, name: str, value: s
     assert name in answer.err
     assert "Traceback" not in answer.err
     assert "secret" not in answer.err
+
+
+@pytest.mark.parametrize("command", ["serve ingest", "serve retrieval"])
+def test_a_taken_port_is_said_in_one_line(run: Run, command: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        answer = run(*command.split(), "--port", str(port))
+    assert answer.code == 1
+    assert answer.err == f"calmem: 127.0.0.1:{port} is in use; stop what listens there, or give another --port\n"
 
 
 @pytest.mark.parametrize("command", ["stats", "db migrate", "worker --burst"])

@@ -61,6 +61,28 @@ def test_a_healthy_deployment(settings: Settings, tmp_path: Path) -> None:
     assert "->" not in told.stdout
 
 
+def test_a_misspelt_setting_is_named_with_the_one_that_was_meant(settings: Settings) -> None:
+    odd = {"CALMEM_LOG_LEVL": "debug", "CALMEM_FLAVOUR": "mild", "CALMEM_LOG_LEVEL": "info", "HOME": "/"}
+    found = [one for one in examine(settings, environ=odd) if one.check == "settings"]
+    assert [(one.state, one.found, one.mend) for one in found] == [
+        (
+            State.WARNING,
+            "CALMEM_FLAVOUR is set and is no setting of calmem",
+            "see `calmem settings` for those there are, or unset it",
+        ),
+        (State.WARNING, "CALMEM_LOG_LEVL is set and is no setting of calmem", "CALMEM_LOG_LEVEL was meant?"),
+    ]
+    told = subprocess.run(
+        [sys.executable, "-m", "calmem_services.cli.main", "doctor"],
+        env=environment(settings) | {"CALMEM_DATABSE_URL": "x"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "CALMEM_DATABSE_URL is set and is no setting" in told.stdout
+    assert "CALMEM_DATABASE_URL was meant?" in told.stdout
+
+
 def test_without_a_worker_the_command_fails_and_says_what_to_start(settings: Settings) -> None:
     told = doctor(settings, "--json")
     assert told.returncode == 1

@@ -13,6 +13,11 @@ def test_a_port_that_cannot_be_is_refused_with_what_would_be_right() -> None:
     assert str(refused.value) == "CALMEM_RETRIEVAL_PORT: must be a whole number from 0 to 65535, not '65536'"
 
 
+def test_a_cosine_that_nothing_reaches_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"^CALMEM_MIN_COSINE: must be a number from 0 to 1, not '4'$"):
+        Settings.from_env({"CALMEM_MIN_COSINE": "4"})
+
+
 def test_the_highest_port_is_taken() -> None:
     assert Settings.from_env({"CALMEM_RETRIEVAL_PORT": "65535"}).retrieval_port == 65_535
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict
 
@@ -17,12 +18,12 @@ from calmem_services.cli import output
 def doctor(as_json: bool) -> None:
     """Examine what calmem stands on, and say how to mend it.
 
-    Connection, extension, clock, migrations, model, queue, workers, pending and failed messages, and whether the scan of
+    Misspelt settings, connection, extension, clock, migrations, model, queue, workers, pending and failed messages, and whether the scan of
     vectors is really index-only. Reads only. Exit code 1 when a check fails; warnings leave it 0.
     """
     chosen = output.settings()
     findings = []
-    for finding in examination.examine(chosen):
+    for finding in examination.examine(chosen, environ=os.environ):
         findings.append(finding)
         if not as_json:
             click.echo(f"{finding.state.upper():8} {finding.check:11} {finding.found}")

@@ -9,7 +9,7 @@ import click
 from calmem.failures import Failures
 from calmem.model import Lane
 from calmem.queueing import WakeUps
-from calmem.settings import PREFIX, Settings
+from calmem.settings import Settings, variable
 from calmem.storage import backlog, indexes, tasks
 from calmem.storage import migrate as migrations
 from calmem.storage import stats as counting
@@ -155,7 +155,7 @@ def settings(as_json: bool) -> None:
         value = getattr(chosen, field.name)
         if field.metadata["secret"] and value:
             value = "(set)"
-        rows.append((PREFIX + field.name.upper(), value, field.default, field.metadata["meaning"]))
+        rows.append((variable(field.name), value, field.default, field.metadata["meaning"]))
     if as_json:
         names = ("variable", "value", "default", "meaning")
         output.print_json([dict(zip(names, row, strict=True)) for row in rows])

@@ -24,6 +24,7 @@ from calmem_services.http.access import Access, Limiter, key_prefix, refuse_open
 from calmem_services.http.admission import Admission, provide_threads
 from calmem_services.http.health import PATHS as HEALTH_PATHS
 from calmem_services.http.paths import KeptSlashes
+from calmem_services.local.ports import refuse_taken
 
 # How long kept connections stay open after the listening socket was closed.
 KEPT_SECONDS = 2.0
@@ -127,11 +128,12 @@ async def _check_query(request: Request) -> None:
 def serve(app: FastAPI, settings: Settings, *, port: int, limiter: Limiter | None = None) -> None:
     """Run the app on `settings.host` until SIGTERM or SIGINT, which requests under way survive; `limiter` counts the requests of each key.
 
-    Raises PermanentError where it would answer other machines without a key.
+    Raises PermanentError where it would answer other machines without a key, and where somebody listens already.
     """
     logs.configure(settings)
     refuse_open(settings)
     app.state.access.limiter = limiter
+    refuse_taken(settings.host, port, instead="stop what listens there, or give another --port")
     log.info("listening", service=app.title, host=settings.host, port=port)
     config = uvicorn.Config(
         app,

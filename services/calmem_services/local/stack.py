@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -17,9 +16,10 @@ import httpx
 import structlog
 
 from calmem.errors import PermanentError, TransientError
-from calmem.settings import PREFIX, Settings
+from calmem.settings import PREFIX, Settings, variable
 from calmem.storage.migrate import migrate
 from calmem_services.local.children import die_with_parent
+from calmem_services.local.ports import refuse_taken
 from calmem_services.local.postgres import EmbeddedPostgres
 from calmem_services.local.redis import EmbeddedRedis
 
@@ -44,7 +44,7 @@ class Stack:
 def environment(settings: Settings) -> dict[str, str]:
     """The environment of a child process that gets exactly these settings."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    return own | {PREFIX + field.name.upper(): str(getattr(settings, field.name)) for field in fields(settings)}
+    return own | {variable(field.name): str(getattr(settings, field.name)) for field in fields(settings)}
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def run_stack(
             commands.append(["gateway"])
             ports["gateway"] = running.gateway_port
         for name, port in ports.items():
-            _refuse_taken_port(name, running.host, port)
+            refuse_taken(running.host, port, instead=f"set {variable(f'{name}_port')} to a free port")
         # One port for all of them would stop the second.
         children = _Children(commands, environment(replace(running, metrics_port=0)), log_file)
         try:
@@ -110,16 +110,6 @@ def run_stack(
             )
         finally:
             children.stop()
-
-
-def _refuse_taken_port(name: str, host: str, port: int) -> None:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as exc:
-            variable = f"{PREFIX}{name.upper()}_PORT"
-            raise PermanentError(f"{host}:{port} is in use; set {variable} to a free port") from exc
 
 
 class _Children:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import numpy as np
 import psycopg
 import pytest
@@ -14,6 +11,7 @@ from calmem.storage import search
 from calmem.storage.indexes import vector_literal
 from calmem.storage.pool import Database, bound_reads
 from calmem.storage.search import Scope
+from tests.support.plans import scans
 
 USERS, CHUNKS, DIMENSION = 5, 300, 384
 
@@ -40,18 +38,10 @@ def test_the_scan_of_vectors_reads_nothing_but_the_index(vacuumed: Settings, hid
     values = {**scope.values(), "query": vector_literal(_unit()), "limit": 200}
     with Database(vacuumed) as database, database.connection() as conn:
         bound_reads(conn, 10_000)
-        explain = f"EXPLAIN (ANALYZE, FORMAT json) {search.dense_sql(scope)}"
-        row = conn.execute(explain.encode(), values).fetchone()
-    assert row is not None
-    plan = json.loads(row[0]) if isinstance(row[0], str) else row[0]
-    scans = [node for node in _nodes(plan[0]["Plan"]) if "Scan" in node["Node Type"]]
-    assert [(node["Node Type"], node["Index Name"]) for node in scans] == [("Index Only Scan", "vectors_scan")]
-    assert scans[0]["Heap Fetches"] == 0
-    assert scans[0]["Actual Rows"] + scans[0].get("Rows Removed by Filter", 0) == CHUNKS
-
-
-def _nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    return [plan, *(node for child in plan.get("Plans", []) for node in _nodes(child))]
+        (scan,) = scans(conn, search.dense_sql(scope), values)
+    assert (scan["Node Type"], scan["Index Name"]) == ("Index Only Scan", "vectors_scan")
+    assert scan["Heap Fetches"] == 0
+    assert scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) == CHUNKS
 
 
 def _unit() -> np.ndarray[tuple[int], np.dtype[np.float32]]:

@@ -1,4 +1,4 @@
-"""Structured logs: JSON on stderr, ids and counts, never message text or passwords."""
+"""Structured logs: JSON on stderr, ids and counts, never passwords, and message text only where `log_text` asks for it."""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
+import structlog
+
 from calmem import budget, packing, text
 from calmem.errors import InvalidInput
 from calmem.model import STYLES, Budget, Fact, Item, Recall, SearchIndex, StoredUser, Style, Tier
@@ -16,6 +18,8 @@ from calmem.settings import Settings
 from calmem.storage import opening, search
 from calmem.storage.pool import Connection, Database
 from calmem.storage.search import Scope
+
+log = structlog.get_logger(__name__)
 
 MAX_K = 1_000
 QUERY_BYTES = 65_536
@@ -149,6 +153,8 @@ class Recaller:
         if trace is not None:
             trace.memory, trace.ranked, trace.pack = memory, ranked, pack
         block = packed.block
+        if self._settings.log_text:
+            log.info("recall_text", user_id=asked.user_id, session_id=session_id, query=asked.query, block=block.text)
         return _answer(
             limits, block.text, block.tokens, current_tokens, context_window_capacity, packed.items, remembered, clock
         )

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import structlog
+
 from calmem import metrics, text
 from calmem.chunking import chunk
 from calmem.errors import Conflict, Forbidden, InvalidInput, Overtaken, TransientError
@@ -16,6 +18,8 @@ from calmem.settings import Settings
 from calmem.storage import indexes, messages, users
 from calmem.storage.pool import Connection, Database
 from calmem.words import index_words, key_tokens
+
+log = structlog.get_logger(__name__)
 
 _FIELDS = ("user_id", "session_id", "role", "content", "message_id", "name", "created_at", "metadata")
 _REQUIRED = ("user_id", "session_id", "role", "content")
@@ -100,8 +104,17 @@ class Recorder:
             metrics.RECORDED.labels(lane.value).inc(sum(result.created for result in results))
             if pending:
                 self._wake_ups.push(lane)
+            if self._settings.log_text:
+                _log(batch, results)
             return results
         raise TransientError("others keep taking the same message_id or deleting the user; try again")
+
+
+def _log(batch: Sequence[NewMessage], results: Sequence[Recorded]) -> None:
+    for message, result in zip(batch, results, strict=True):
+        if result.created:
+            about = {"user_id": message.user_id, "session_id": message.session_id, "message_id": message.message_id}
+            log.info("message_text", **about, role=message.role, text=message.content)
 
 
 def _lane(lane: Lane | str) -> Lane:

@@ -37,6 +37,7 @@ class Settings:
     model_path: str = _setting("", "directory with model.onnx and tokenizer files; before bundled and downloaded ones")
     data_dir: str = _setting("~/.calmem", "embedded servers' data, prepared models")
     log_level: str = _setting("info", "debug, info, warning or error")
+    log_text: bool = _setting(False, "write messages, queries and blocks into the logs (debugging only)")
     runtime: str = _setting(
         "auto",
         "what runs the model: fastembed, openvino, or auto (openvino where installed and the processor has bf16)",

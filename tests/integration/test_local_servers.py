@@ -17,7 +17,7 @@ import pytest
 from calmem.errors import PermanentError, TransientError
 from calmem.settings import Settings
 from calmem_services.local import stack
-from calmem_services.local.ports import free_ports
+from calmem_services.local.ports import free_ports, refuse_taken
 from calmem_services.local.postgres import EmbeddedPostgres
 from calmem_services.local.redis import EmbeddedRedis
 from tests.support.processes import eventually
@@ -129,6 +129,17 @@ def test_a_taken_port_is_named_with_its_setting(settings: Settings, host: str, f
         taken = replace(settings, host=host, ingest_port=ingest, retrieval_port=retrieval)
         with pytest.raises(PermanentError, match="CALMEM_RETRIEVAL_PORT"), stack.run_stack(taken):
             pass
+
+
+def test_only_a_port_that_somebody_listens_on_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        with pytest.raises(PermanentError, match=f"^localhost:{port} is in use; leave$"):
+            refuse_taken("localhost", port, instead="leave")
+    refuse_taken("localhost", port, instead="leave")
+    # An address that no machine has (RFC 5737), and a name (RFC 6761): who tries to listen there says what is wrong.
+    refuse_taken("192.0.2.1", port, instead="leave")
+    refuse_taken("nowhere.invalid", port, instead="leave")
 
 
 def test_a_process_that_cannot_start_is_named(settings: Settings, tmp_path: Path) -> None:

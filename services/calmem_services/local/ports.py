@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from contextlib import ExitStack
 
@@ -18,10 +19,15 @@ def free_ports(count: int) -> list[int]:
 
 
 def refuse_taken(host: str, port: int, *, instead: str) -> None:
-    """Raises PermanentError when somebody listens there already; `instead`: what to do then."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as exc:
+    """Raises PermanentError when somebody listens there already; `instead`: what to do then.
+
+    Whatever else keeps one from listening there is said by who tries to.
+    """
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+    except OSError as exc:
+        if exc.errno == errno.EADDRINUSE:
             raise PermanentError(f"{host}:{port} is in use; {instead}") from exc

@@ -259,16 +259,16 @@ def rank(
         reasons = (*hit.reasons, "speaker") if item.name in speakers else hit.reasons
         scores = {**hit.scores, "telling": told}
         scored.append((hit.own, replace(item, score=hit.score + told, scores=scores, reasons=reasons)))
-    scored.sort(key=_best_first)
     if weights.soft and table is not None:
-        texts = [item.text for _, item in scored]
-        shares = soft_match.shares(texts, query, table, speakers=speakers)
+        shares = soft_match.shares([item.text for _, item in scored], query, table, speakers=speakers)
         scored = _adding("soft", weights.soft, shares, scored)
+    scored.sort(key=_best_first)
     if weights.related:
         most = max((own for own, _ in scored), default=0.0)
         trust = [own / most if most else 0.0 for own, _ in scored[:SEEDS]]
         shares = related.shares([item.text for _, item in scored], query, trust)
         scored = _adding("related", weights.related, shares, scored)
+        scored.sort(key=_best_first)
     if latest_first and scored:
         enough = RECENT_ENOUGH * max(own for own, _ in scored)
         recent = [item for own, item in scored if own >= enough]
@@ -280,12 +280,11 @@ def rank(
 def _adding(
     name: str, weight: float, shares: Sequence[float], scored: Sequence[tuple[float, Item]]
 ) -> list[tuple[float, Item]]:
-    """With a further observation of each, best first."""
-    added = [
+    """With a further observation of each, in the same order."""
+    return [
         (own, replace(item, score=item.score + weight * share, scores={**item.scores, name: weight * share}))
         for (own, item), share in zip(scored, shares, strict=True)
     ]
-    return sorted(added, key=_best_first)
 
 
 def _best_first(scored: tuple[float, Item]) -> tuple[float, datetime, str, int, int]:

@@ -31,8 +31,8 @@ class Remote:
     def __init__(self, settings: Settings) -> None:
         """Raises InvalidInput naming the setting that is wrong."""
         self._urls: dict[Service, str] = {
-            "ingest": _address("CALMEM_INGEST_URL", settings.ingest_url),
-            "retrieval": _address("CALMEM_RETRIEVAL_URL", settings.retrieval_url),
+            "ingest": _address("CALMEM_INGEST_URL", settings.ingest_url, port=8101),
+            "retrieval": _address("CALMEM_RETRIEVAL_URL", settings.retrieval_url, port=8102),
         }
         key = settings.api_key
         if not key.isascii() or not key.isprintable():
@@ -194,14 +194,13 @@ class Remote:
         )
 
 
-def _address(setting: str, url: str) -> str:
-    """Without the slash at its end. Never repeats a wrong one, since it may hold a password."""
+def _address(setting: str, url: str, *, port: int) -> str:
+    """Without the slash at its end. Never repeats a wrong one, since it may hold a password; `port` is the example's."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:
         parsed = httpx.URL()
     if url and (parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment):
-        port = 8102 if setting == "CALMEM_RETRIEVAL_URL" else 8101
         raise InvalidInput(setting, f"must be an address such as http://127.0.0.1:{port}")
     return url.rstrip("/")
 

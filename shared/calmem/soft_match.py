@@ -41,14 +41,15 @@ def shares(texts: Sequence[str], query: str, table: WordTable, *, speakers: Coll
     these texts, as the idf of BM25. The names of `speakers` are left out. Nothing for a query that is not English.
     """
     asked = words.english_words(query, leave_out=speakers)
-    queried = [table.rows[word] for word in asked if word in table.rows]
-    if not queried or not texts:
+    known = {word: weight for word, weight in asked.items() if word in table.rows}
+    if not known or not texts:
         return [0.0] * len(texts)
     # All texts in one pass, each behind a mark that no text holds: recall waits for this.
     found = _WORD.findall(_MARK + _MARK.join(texts).casefold())
     said = np.array([_TEXT if word == _MARK else table.rows.get(word, _UNKNOWN) for word in found])
     first = np.flatnonzero(said == _TEXT)
     distinct, places = np.unique(said, return_inverse=True)
+    queried = [table.rows[word] for word in known]
     near = np.clip((table.vectors[queried] @ table.vectors[distinct].T - NEAR) / (1 - NEAR), 0, 1)
     same = table.stems[queried][:, None] == table.stems[distinct]
     near[:, distinct < 0], same[:, distinct < 0] = 0, False
@@ -57,8 +58,8 @@ def shares(texts: Sequence[str], query: str, table: WordTable, *, speakers: Coll
     softly[has] = 0
     holding = has.sum(axis=1)
     rarity = np.log(1 + (len(texts) + 0.5 - holding) / (holding + 0.5))
-    rarity *= [weight for word, weight in asked.items() if word in table.rows]
+    rarity *= list(known.values())
     # A word that the table lacks is taken for one that no text has.
-    unknown = sum(weight for word, weight in asked.items() if word not in table.rows) * np.log(2 * len(texts) + 2)
+    unknown = sum(weight for word, weight in asked.items() if word not in known) * np.log(2 * len(texts) + 2)
     shared: list[float] = (rarity @ softly / (rarity.sum() + unknown)).tolist()
     return shared

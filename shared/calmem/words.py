@@ -144,6 +144,7 @@ def english_words(query: str, *, leave_out: Iterable[str] = ()) -> dict[str, flo
 
 
 def english_stems(listed: Sequence[str]) -> list[str]:
+    """The stem of each word, folded already."""
     return [_stem(word, "english") for word in listed]
 
 

@@ -11,8 +11,8 @@ from calmem.memory import Memory
 from calmem.model import Lane
 from calmem.settings import Settings
 from calmem.storage import backlog
+from calmem.storage.inspection import scans
 from calmem.storage.pool import Database
-from tests.support.plans import scans
 from tests.support.tasks import record
 
 MANY = 3 * backlog.MOST_COUNTED

@@ -30,10 +30,10 @@ def by_check(findings: Iterator[Finding]) -> dict[str, Finding]:
     return found
 
 
-def doctor(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
+def doctor(settings: Settings, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "calmem_services.cli.main", "doctor", *arguments],
-        env=environment(settings),
+        env=environment(settings) | variables,
         capture_output=True,
         text=True,
         check=False,
@@ -72,13 +72,7 @@ def test_a_misspelt_setting_is_named_with_the_one_that_was_meant(settings: Setti
         ),
         (State.WARNING, "CALMEM_LOG_LEVL is set and is no setting of calmem", "CALMEM_LOG_LEVEL was meant?"),
     ]
-    told = subprocess.run(
-        [sys.executable, "-m", "calmem_services.cli.main", "doctor"],
-        env=environment(settings) | {"CALMEM_DATABSE_URL": "x"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    told = doctor(settings, CALMEM_DATABSE_URL="x")
     assert "CALMEM_DATABSE_URL is set and is no setting" in told.stdout
     assert "CALMEM_DATABASE_URL was meant?" in told.stdout
 

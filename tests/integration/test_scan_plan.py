@@ -9,9 +9,9 @@ import pytest
 from calmem.settings import Settings
 from calmem.storage import search
 from calmem.storage.indexes import vector_literal
+from calmem.storage.inspection import scans
 from calmem.storage.pool import Database, bound_reads
 from calmem.storage.search import Scope
-from tests.support.plans import scans
 
 USERS, CHUNKS, DIMENSION = 5, 300, 384
 

@@ -17,6 +17,7 @@ from calmem.reindexing import Reindexing
 from calmem.settings import Settings
 from calmem.storage.pool import Database
 from calmem_workers.index import Drainer
+from tests.support.embedders import PassingOn
 from tests.support.rows import record_lines
 
 PARROT = "He feeds the parrot and the hamster every evening."
@@ -44,25 +45,15 @@ class LookedAt(Models):
         return _LookedAt(super().for_index(index, wait_seconds=wait_seconds), index, self._look)
 
 
-class _LookedAt:
+class _LookedAt(PassingOn):
     def __init__(self, real: Embedder, index: SearchIndex, look: Look) -> None:
-        self._real, self._index, self._look = real, index, look
-        self.name, self.dimension, self.max_pieces = real.name, real.dimension, real.max_pieces
-        self.words = real.words
-
-    def count_pieces(self, text: str) -> int:
-        return self._real.count_pieces(text)
-
-    def count_unknown(self, text: str) -> int:
-        return self._real.count_unknown(text)
+        super().__init__(real)
+        self._index, self._look = index, look
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         if list(texts) != [PROBE_TEXT]:
             self._look(self._index, texts)
-        return self._real.embed(texts)
-
-    def embed_query(self, text: str) -> NDArray[np.float32]:
-        return self._real.embed_query(text)
+        return super().embed(texts)
 
 
 def work(settings: Settings, look: Look | None = None) -> int:

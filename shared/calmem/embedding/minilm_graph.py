@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
 LAYERS = 6
@@ -31,7 +32,8 @@ def write_graph(weights: Path, path: Path) -> None:
 
 def word_pieces(weights: Path) -> NDArray[np.float32]:
     """The table by which the model embeds its word pieces, (pieces, 384)."""
-    table: NDArray[np.float32] = load_file(weights)[_WORD_PIECES].astype(np.float32)
+    with safe_open(weights, framework="numpy") as file:
+        table: NDArray[np.float32] = file.get_tensor(_WORD_PIECES).astype(np.float32)
     return table
 
 

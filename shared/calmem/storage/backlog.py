@@ -5,6 +5,7 @@ from __future__ import annotations
 from calmem.model import RECALL_LANES, Backlog, Lane, QueueState
 from calmem.storage.pool import Connection
 
+# Nobody waits for what a reindex still has to do: it is a lane of its own.
 _STATE = """
 SELECT CASE WHEN i.state = 'active' THEN t.lane ELSE 'reindex' END AS lane,
        count(*) FILTER (WHERE failed_at IS NULL), count(*) FILTER (WHERE lease_until >= clock_timestamp()),

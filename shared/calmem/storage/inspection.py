@@ -99,15 +99,20 @@ def largest_scan(conn: Connection, index: SearchIndex) -> Scan | None:
     scope = search.Scope(user_no=row[0], index_no=index.index_no)
     probe = np.zeros(index.dimension, np.float32) if index.probe is None else index.probe
     values = {**scope.values(), "query": vector_literal(probe), "limit": 1}
-    plan = conn.execute(b"EXPLAIN (ANALYZE, FORMAT JSON) " + search.dense_sql(scope).encode(), values).fetchone()
-    assert plan is not None
-    (explained,) = plan[0]
-    scans = [node for node in _nodes(explained["Plan"]) if node.get("Relation Name") == "vectors"]
+    ran = [node for node in scans(conn, search.dense_sql(scope), values) if node.get("Relation Name") == "vectors"]
     return Scan(
-        rows=sum(int(node["Actual Rows"]) for node in scans),
-        index_only=all(node["Node Type"] == "Index Only Scan" for node in scans),
-        heap_fetches=sum(int(node.get("Heap Fetches", 0)) for node in scans),
+        rows=sum(int(node["Actual Rows"]) for node in ran),
+        index_only=all(node["Node Type"] == "Index Only Scan" for node in ran),
+        heap_fetches=sum(int(node.get("Heap Fetches", 0)) for node in ran),
     )
+
+
+def scans(conn: Connection, statement: str, values: Mapping[str, object]) -> list[Mapping[str, Any]]:
+    """Run the statement; the scans of its plan, with what EXPLAIN (ANALYZE) counted of each."""
+    row = conn.execute(b"EXPLAIN (ANALYZE, FORMAT JSON) " + statement.encode(), values).fetchone()
+    assert row is not None
+    (explained,) = row[0]
+    return [node for node in _nodes(explained["Plan"]) if "Scan" in node["Node Type"]]
 
 
 def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

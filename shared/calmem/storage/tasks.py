@@ -300,7 +300,6 @@ def set_aside_dead(conn: Connection, *, max_attempts: int) -> int:
     return conn.execute(_SET_ASIDE, (max_attempts,)).rowcount
 
 
-# Nobody waits for what a reindex still has to do: it is a lane of its own.
 # Before every failure.
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LIST_FAILED = """
